@@ -1,0 +1,194 @@
+import { z } from 'zod';
+import { CflowError } from './errors.js';
+import {
+  MAX_COLUMNS,
+  MAX_DELAY,
+  MAX_EXPERTS,
+  MAX_KV_HEADS,
+  MAX_LAYERS,
+  MAX_Q_HEADS,
+  MAX_VOCAB,
+} from './limits.js';
+
+const count = (max: number) => z.int().min(1).max(max);
+
+/** How FFN and expert outputs join the residual; `id` is the header's combine_style (report §4.2.3, §4.3). */
+export const COMBINE_STYLES = {
+  parallelSqrt2: 0,
+  delayedSum: 1,
+  asyncExperts: 2,
+  sequential: 3,
+  decoupledStreams: 4,
+  pipelineRegisters: 5,
+  fixedPoint: 6,
+} as const;
+export type CombineStyle = keyof typeof COMBINE_STYLES;
+export const COMBINE_STYLE_NAMES = Object.keys(COMBINE_STYLES) as CombineStyle[];
+
+export const ACTIVATIONS = ['gelu', 'gelu_tanh', 'silu'] as const;
+export type Activation = (typeof ACTIVATIONS)[number];
+
+const ropeScaling = z.discriminatedUnion('type', [
+  z.strictObject({ type: z.literal('linear'), factor: z.number().positive() }),
+  z.strictObject({
+    type: z.literal('llama3'),
+    factor: z.number().positive(),
+    lowFreqFactor: z.number().positive(),
+    highFreqFactor: z.number().positive(),
+    originalContextLength: count(2 ** 31),
+  }),
+]);
+
+/** Rotary embedding, split-half convention: dimension i pairs with i + rotaryDim/2 (report §3.7.2). */
+const rope = z.strictObject({
+  theta: z.number().positive(),
+  /** Leading dimensions of a head that rotate; even, at most headDim. */
+  rotaryDim: count(MAX_COLUMNS),
+  scaling: ropeScaling.optional(),
+});
+
+const attention = z.strictObject({
+  heads: count(MAX_Q_HEADS),
+  kvHeads: count(MAX_KV_HEADS),
+  headDim: count(MAX_COLUMNS),
+  /** Keys visible to a query, itself included; absent = all. */
+  slidingWindow: count(2 ** 31).optional(),
+  rope: rope.optional(),
+  /** Multiplies q·k; 1/√headDim unless the family says otherwise. */
+  scale: z.number().positive(),
+  /** c·tanh(score/c) before the softmax; absent = off. */
+  softcap: z.number().positive().optional(),
+  /** RMSNorm of q and k before RoPE, per head or over the whole projection. */
+  qkNorm: z.enum(['none', 'head', 'whole']).default('none'),
+  /** Weightless RMSNorm of each value head before it is cached (report §3.7.3). */
+  vNorm: z.boolean().default(false),
+  biasQkv: z.boolean().default(false),
+  biasOut: z.boolean().default(false),
+});
+
+const ffn = z.strictObject({
+  /** Width d_ff of the gated FFN: down(act(gate x) · up x). */
+  dim: count(MAX_COLUMNS),
+  activation: z.enum(ACTIVATIONS),
+  bias: z.boolean().default(false),
+});
+
+const experts = z.strictObject({
+  count: count(MAX_EXPERTS),
+  topK: count(MAX_EXPERTS),
+  dim: count(MAX_COLUMNS),
+  activation: z.enum(ACTIVATIONS),
+  /** true: the weights of the chosen sum to 1 (softmax over the chosen k); false: raw softmax over all experts. */
+  normalizeTopK: z.boolean().default(true),
+});
+
+const layer = z.strictObject({ attention, ffn: ffn.optional(), experts: experts.optional() });
+
+/** Everything about a model that changes what is computed. One schema for presets, metadata and converters. */
+export const modelConfigSchema = z
+  .strictObject({
+    /** A preset's name, or the directory or repository that the model came from. */
+    name: z.string().min(1).max(256),
+    /** Model type of the source, e.g. `llama`; `cflow` for the report's own models. */
+    family: z.string().min(1).max(64),
+    hiddenDim: count(MAX_COLUMNS),
+    vocabSize: count(MAX_VOCAB),
+    contextLength: count(2 ** 31),
+    normEps: z.number().positive().max(1),
+    tiedEmbeddings: z.boolean().default(false),
+    /** Multiply embeddings by √hiddenDim (feature_flags bit 0). */
+    scaleEmbeddings: z.boolean().default(false),
+    /** c·tanh(logit/c); absent = off. */
+    finalLogitSoftcap: z.number().positive().optional(),
+    combineStyle: z.enum(COMBINE_STYLE_NAMES as [CombineStyle, ...CombineStyle[]]),
+    /** δd: the FFN of layer ℓ reads the output of layer ℓ − δd. */
+    denseDelay: z.int().min(0).max(MAX_DELAY).default(0),
+    /** δe: expert outputs routed at ℓ are injected at min(ℓ + δe, L − 1). */
+    expertDelay: z.int().min(0).max(MAX_DELAY).default(0),
+    /** decoupledStreams: merge after every so many layers. */
+    mergeInterval: count(MAX_LAYERS).optional(),
+    /** fixedPoint: how often each block of weights is iterated. */
+    iterations: count(255).optional(),
+    bosTokenId: z.int().min(0).optional(),
+    eosTokenIds: z.array(z.int().min(0)).max(64).default([]),
+    /** One entry per stored layer (per block for fixedPoint). */
+    layers: z.array(layer).min(1).max(MAX_LAYERS),
+  })
+  .superRefine((config, context) => {
+    for (const problem of contradictions(config)) {
+      context.addIssue({ code: 'custom', message: problem.message, path: problem.path });
+    }
+  });
+
+export type ModelConfig = z.infer<typeof modelConfigSchema>;
+export type ModelConfigInput = z.input<typeof modelConfigSchema>;
+export type LayerConfig = ModelConfig['layers'][number];
+export type AttentionConfig = LayerConfig['attention'];
+export type RopeConfig = NonNullable<AttentionConfig['rope']>;
+export type FfnConfig = NonNullable<LayerConfig['ffn']>;
+export type ExpertsConfig = NonNullable<LayerConfig['experts']>;
+
+interface Contradiction {
+  message: string;
+  path: (string | number)[];
+}
+
+function* contradictions(config: z.output<z.ZodObject> & Record<string, unknown>): Generator<Contradiction> {
+  const c = config as unknown as ModelConfig;
+  for (const [index, { attention, ffn, experts }] of c.layers.entries()) {
+    const at = (...rest: string[]) => ['layers', index, ...rest];
+    if (attention.heads % attention.kvHeads !== 0) {
+      yield {
+        message: `${attention.heads} query heads are not a multiple of ${attention.kvHeads} key/value heads`,
+        path: at('attention', 'kvHeads'),
+      };
+    }
+    if (attention.heads * attention.headDim > MAX_COLUMNS) {
+      yield {
+        message: `heads × headDim = ${attention.heads * attention.headDim} is over the limit of ${MAX_COLUMNS} columns`,
+        path: at('attention', 'headDim'),
+      };
+    }
+    if (attention.rope && (attention.rope.rotaryDim % 2 || attention.rope.rotaryDim > attention.headDim)) {
+      yield {
+        message: `rotaryDim ${attention.rope.rotaryDim} must be even and at most headDim ${attention.headDim}`,
+        path: at('attention', 'rope', 'rotaryDim'),
+      };
+    }
+    if (!ffn && !experts) yield { message: 'a layer needs an ffn, experts, or both', path: at() };
+    if (experts && experts.topK > experts.count) {
+      yield { message: `topK ${experts.topK} is more than ${experts.count} experts`, path: at('experts', 'topK') };
+    }
+  }
+  const streams = c.combineStyle;
+  const needsDense = streams === 'decoupledStreams' || streams === 'pipelineRegisters' || streams === 'fixedPoint';
+  if (needsDense && (c.denseDelay || c.expertDelay || c.layers.some((l) => l.experts || !l.ffn))) {
+    yield { message: `${streams} is defined for dense layers without delays only`, path: ['combineStyle'] };
+  }
+  if (streams === 'sequential' && (c.denseDelay || c.expertDelay)) {
+    yield { message: 'sequential layers have no delays; use delayedSum', path: ['combineStyle'] };
+  }
+  if ((streams === 'decoupledStreams') !== (c.mergeInterval !== undefined)) {
+    yield { message: 'mergeInterval belongs to decoupledStreams, and it needs one', path: ['mergeInterval'] };
+  }
+  if (c.mergeInterval !== undefined && c.layers.length % c.mergeInterval !== 0) {
+    yield {
+      message: `mergeInterval ${c.mergeInterval} must divide ${c.layers.length} layers, so that the model ends on a merge`,
+      path: ['mergeInterval'],
+    };
+  }
+  if ((streams === 'fixedPoint') !== (c.iterations !== undefined)) {
+    yield { message: 'iterations belong to fixedPoint, and it needs them', path: ['iterations'] };
+  }
+  for (const id of [...c.eosTokenIds, c.bosTokenId ?? 0]) {
+    if (id >= c.vocabSize) yield { message: `token id ${id} is outside vocabSize ${c.vocabSize}`, path: ['eosTokenIds'] };
+  }
+}
+
+/** Checks a config; throws CONFIG_INVALID naming every offending field. */
+export function parseModelConfig(input: unknown, file?: string): ModelConfig {
+  const result = modelConfigSchema.safeParse(input);
+  if (result.success) return result.data;
+  const problems = result.error.issues.map((issue) => `${issue.path.join('.') || 'config'}: ${issue.message}`);
+  throw new CflowError('CONFIG_INVALID', `not a valid model configuration: ${problems.join('; ')}`, { file });
+}

@@ -1,0 +1,48 @@
+/** Tile dtypes. A new dtype is a row here and a codec in `tile.ts`. */
+export const DTYPES = {
+  /** Groups of 32: one f16 scale, 16 bytes of nibbles; w = s · (q − 8). As GGUF Q4_0. */
+  q4_0: { id: 0, group: 32, scaleBytes: 2, groupBytes: 16, nominalBytes: 0.5 },
+  /** Groups of 32: one f16 scale, 32 signed bytes; w = s · q. As GGUF Q8_0. */
+  q8_0: { id: 1, group: 32, scaleBytes: 2, groupBytes: 32, nominalBytes: 1 },
+  /** IEEE binary16, no scales. */
+  f16: { id: 2, group: 1, scaleBytes: 0, groupBytes: 2, nominalBytes: 2 },
+  /** IEEE binary32, no scales: the exact mode, for parity tests. */
+  f32: { id: 3, group: 1, scaleBytes: 0, groupBytes: 4, nominalBytes: 4 },
+} as const;
+
+export type Dtype = keyof typeof DTYPES;
+export const DTYPE_NAMES = Object.keys(DTYPES) as Dtype[];
+
+export function dtypeById(id: number): Dtype | undefined {
+  return DTYPE_NAMES.find((name) => DTYPES[name].id === id);
+}
+
+export const TILE_ROWS = 128;
+export const TILE_COLS = 256;
+export const TILE_HEADER_BYTES = 16;
+/** Streams start here, so that a direct read (O_DIRECT) needs no copy. */
+export const STREAM_ALIGNMENT = 4096;
+
+/** Bytes of one tile on disk, header included. The last group of a row is padded and counts in full. */
+export function tileBytes(dtype: Dtype, rows: number, cols: number): number {
+  const { group, scaleBytes, groupBytes } = DTYPES[dtype];
+  return TILE_HEADER_BYTES + rows * Math.ceil(cols / group) * (scaleBytes + groupBytes);
+}
+
+/** Bytes of a whole matrix [rows, cols] in tiles. */
+export function matrixBytes(dtype: Dtype, rows: number, cols: number): number {
+  let total = 0;
+  for (let r = 0; r < rows; r += TILE_ROWS) total += stripeBytes(dtype, Math.min(TILE_ROWS, rows - r), cols);
+  return total;
+}
+
+/** Bytes of one output stripe: `rows` ≤ 128 rows, all column tiles. */
+export function stripeBytes(dtype: Dtype, rows: number, cols: number): number {
+  const full = Math.floor(cols / TILE_COLS);
+  const rest = cols % TILE_COLS;
+  return full * tileBytes(dtype, rows, TILE_COLS) + (rest ? tileBytes(dtype, rows, rest) : 0);
+}
+
+export function alignUp(offset: number, alignment: number): number {
+  return Math.ceil(offset / alignment) * alignment;
+}

@@ -1,0 +1,57 @@
+import type { ModelConfig } from './config.js';
+import type { Dtype } from './dtype.js';
+import type { Metadata } from './metadata.js';
+import type { Stream } from './streams.js';
+
+export type Container = 'cflow' | 'vflow';
+
+export const REGION_KINDS = [
+  'header',
+  'metadata',
+  'groupTable',
+  'layerTable',
+  'expertTable',
+  'stream',
+  'padding',
+] as const;
+export type RegionKind = (typeof REGION_KINDS)[number];
+
+/** A named run of bytes. The regions of a file cover every byte exactly once, in order. */
+export interface Region {
+  /** `header`, `metadata`, `layer_table`, `layers.3.expert_table`, a stream's name, or `padding@<offset>`. */
+  readonly name: string;
+  readonly kind: RegionKind;
+  readonly offset: number;
+  readonly length: number;
+  /** Set for kind `stream`. */
+  readonly stream?: Stream;
+  /** Set for `expertTable`. */
+  readonly layer?: number;
+}
+
+/** Consecutive layers of one attention geometry (.vflow). */
+export interface VerticalGroup {
+  readonly firstLayer: number;
+  readonly layerCount: number;
+}
+
+export interface Layout {
+  readonly container: Container;
+  readonly dtype: Dtype;
+  readonly config: ModelConfig;
+  /** In file order, gapless from 0 to `fileBytes`. */
+  readonly regions: readonly Region[];
+  readonly groups: readonly VerticalGroup[];
+  readonly fileBytes: number;
+}
+
+/** An opened file: what its head says, checked. Weights are read on demand through `source`. */
+export interface ModelFile {
+  readonly container: Container;
+  readonly dtype: Dtype;
+  readonly config: ModelConfig;
+  readonly metadata: Metadata;
+  readonly layout: Layout;
+  /** Region of each stream by stream name. */
+  readonly streams: ReadonlyMap<string, Region & { readonly stream: Stream }>;
+}

@@ -1,0 +1,241 @@
+/**
+ * Which tensors a model has and how they are grouped into streams: the unit that is placed, checksummed and fetched.
+ * Names, shapes and order stand here once; layout, plan, converter, reader and export all read them.
+ */
+import type { LayerConfig, ModelConfig } from './config.js';
+import { type Dtype, matrixBytes, TILE_ROWS } from './dtype.js';
+import { MATRIX_IDS, type MatrixName, NO_EXPERT } from './schema.js';
+
+/** One tensor of a model, in PyTorch order: [out, in] for matrices, [n] for vectors. */
+export interface TensorSpec {
+  /** Canonical name, also the naming of the report's checkpoints, e.g. `layers.3.attn.q_proj.weight`. */
+  readonly name: string;
+  readonly shape: readonly number[];
+  /** The matrix id of a tiled matrix; absent for what is stored as plain f32. */
+  readonly matrix?: MatrixName;
+  readonly layer: number;
+  readonly expert: number;
+}
+
+/** Part of a stream: one plain f32 tensor, or matrices whose tiles are interleaved by output stripe. */
+export type StreamPart =
+  | { readonly kind: 'plain'; readonly tensor: TensorSpec }
+  | { readonly kind: 'tiles'; readonly matrices: readonly TensorSpec[] };
+
+export const STREAM_KINDS = ['attention', 'dense', 'router', 'expert', 'finalNorm', 'embedding', 'lmHead'] as const;
+export type StreamKind = (typeof STREAM_KINDS)[number];
+
+export interface Stream {
+  /** `layers.3.attention`, `layers.3.experts.7`, `embedding`, … */
+  readonly name: string;
+  readonly kind: StreamKind;
+  readonly layer: number;
+  readonly expert: number;
+  readonly parts: readonly StreamPart[];
+}
+
+export const streamName = {
+  attention: (layer: number) => `layers.${layer}.attention`,
+  dense: (layer: number) => `layers.${layer}.dense`,
+  router: (layer: number) => `layers.${layer}.router`,
+  expert: (layer: number, expert: number) => `layers.${layer}.experts.${expert}`,
+  finalNorm: () => 'final_norm',
+  embedding: () => 'embedding',
+  lmHead: () => 'lm_head',
+} as const;
+
+/** All streams of a model, layer by layer, then final norm, embedding and LM head. */
+export function modelStreams(config: ModelConfig): Stream[] {
+  const layers = config.layers.flatMap((layer, index) => layerStreams(config, layer, index));
+  return [...layers, ...vocabStreams(config)];
+}
+
+export function layerStreams(config: ModelConfig, layer: LayerConfig, index: number): Stream[] {
+  const streams = [attentionStream(config, layer, index)];
+  if (layer.ffn) streams.push(denseStream(config, layer, index));
+  if (layer.experts) {
+    streams.push(routerStream(config, layer, index));
+    for (let e = 0; e < layer.experts.count; e++) streams.push(expertStream(config, layer, index, e));
+  }
+  return streams;
+}
+
+function attentionStream(config: ModelConfig, { attention: a }: LayerConfig, layer: number): Stream {
+  const d = config.hiddenDim;
+  const qDim = a.heads * a.headDim;
+  const kvDim = a.kvHeads * a.headDim;
+  const at = tensorsOf(layer, `layers.${layer}.attn`);
+  const norms =
+    a.qkNorm === 'none'
+      ? []
+      : [
+          at.plain('q_norm.weight', a.qkNorm === 'head' ? a.headDim : qDim),
+          at.plain('k_norm.weight', a.qkNorm === 'head' ? a.headDim : kvDim),
+        ];
+  const biases = a.biasQkv
+    ? [at.plain('q_proj.bias', qDim), at.plain('k_proj.bias', kvDim), at.plain('v_proj.bias', kvDim)]
+    : [];
+  return {
+    name: streamName.attention(layer),
+    kind: 'attention',
+    layer,
+    expert: NO_EXPERT,
+    parts: [
+      tensorsOf(layer, `layers.${layer}`).plain('attn_norm.weight', d),
+      ...norms,
+      ...biases,
+      ...(a.biasOut ? [at.plain('o_proj.bias', d)] : []),
+      tiles(at.matrix('q', 'q_proj', qDim, d), at.matrix('k', 'k_proj', kvDim, d), at.matrix('v', 'v_proj', kvDim, d)),
+      tiles(at.matrix('o', 'o_proj', d, qDim)),
+    ],
+  };
+}
+
+/** The norm in front of FFN and experts travels with the dense stream, or with the router where there is none. */
+function ffnNorm(config: ModelConfig, layer: number): StreamPart {
+  return tensorsOf(layer, `layers.${layer}`).plain('ffn_norm.weight', config.hiddenDim);
+}
+
+function denseStream(config: ModelConfig, { ffn }: LayerConfig, layer: number): Stream {
+  const d = config.hiddenDim;
+  const f = ffn!.dim;
+  const at = tensorsOf(layer, `layers.${layer}.ffn`);
+  const biases = ffn!.bias
+    ? [at.plain('gate_proj.bias', f), at.plain('up_proj.bias', f), at.plain('down_proj.bias', d)]
+    : [];
+  return {
+    name: streamName.dense(layer),
+    kind: 'dense',
+    layer,
+    expert: NO_EXPERT,
+    parts: [
+      ffnNorm(config, layer),
+      ...biases,
+      tiles(at.matrix('gate', 'gate_proj', f, d), at.matrix('up', 'up_proj', f, d)),
+      tiles(at.matrix('down', 'down_proj', d, f)),
+    ],
+  };
+}
+
+function routerStream(config: ModelConfig, { ffn, experts }: LayerConfig, layer: number): Stream {
+  const weight: StreamPart = {
+    kind: 'plain',
+    tensor: {
+      name: `layers.${layer}.router.weight`,
+      shape: [experts!.count, config.hiddenDim],
+      layer,
+      expert: NO_EXPERT,
+    },
+  };
+  return {
+    name: streamName.router(layer),
+    kind: 'router',
+    layer,
+    expert: NO_EXPERT,
+    parts: ffn ? [weight] : [ffnNorm(config, layer), weight],
+  };
+}
+
+function expertStream(config: ModelConfig, { experts }: LayerConfig, layer: number, expert: number): Stream {
+  const d = config.hiddenDim;
+  const f = experts!.dim;
+  const at = tensorsOf(layer, `layers.${layer}.experts.${expert}`, expert);
+  return {
+    name: streamName.expert(layer, expert),
+    kind: 'expert',
+    layer,
+    expert,
+    parts: [
+      tiles(at.matrix('expert_gate', 'gate_proj', f, d), at.matrix('expert_up', 'up_proj', f, d)),
+      tiles(at.matrix('expert_down', 'down_proj', d, f)),
+    ],
+  };
+}
+
+export function vocabStreams(config: ModelConfig): Stream[] {
+  const { hiddenDim: d, vocabSize } = config;
+  const at = tensorsOf(0, '');
+  const one = (kind: StreamKind, name: string, part: StreamPart): Stream => ({
+    name,
+    kind,
+    layer: 0,
+    expert: NO_EXPERT,
+    parts: [part],
+  });
+  const streams = [
+    one('finalNorm', streamName.finalNorm(), at.plain('norm.weight', d)),
+    one('embedding', streamName.embedding(), tiles(at.matrix('embedding', 'embed_tokens', vocabSize, d))),
+  ];
+  if (!config.tiedEmbeddings) {
+    streams.push(one('lmHead', streamName.lmHead(), tiles(at.matrix('lm_head', 'lm_head', vocabSize, d))));
+  }
+  return streams;
+}
+
+function tensorsOf(layer: number, prefix: string, expert: number = NO_EXPERT) {
+  const full = (name: string) => (prefix ? `${prefix}.${name}` : name);
+  return {
+    plain: (name: string, length: number): StreamPart => ({
+      kind: 'plain',
+      tensor: { name: full(name), shape: [length], layer, expert },
+    }),
+    matrix: (matrix: MatrixName, name: string, rows: number, cols: number): TensorSpec => ({
+      name: full(`${name}.weight`),
+      shape: [rows, cols],
+      matrix,
+      layer,
+      expert,
+    }),
+  };
+}
+
+function tiles(...matrices: TensorSpec[]): StreamPart {
+  return { kind: 'tiles', matrices };
+}
+
+/** The tensors of a part, in order. */
+export function partTensors(part: StreamPart): readonly TensorSpec[] {
+  return part.kind === 'plain' ? [part.tensor] : part.matrices;
+}
+
+/** Every tensor of a model, in stream order. */
+export function modelTensors(config: ModelConfig): TensorSpec[] {
+  return modelStreams(config).flatMap((stream) => stream.parts.flatMap((part) => [...partTensors(part)]));
+}
+
+export function elements(shape: readonly number[]): number {
+  return shape.reduce((product, n) => product * n, 1);
+}
+
+/** Parameters of the model, each stored weight once. */
+export function parameterCount(config: ModelConfig): number {
+  return modelTensors(config).reduce((sum, tensor) => sum + elements(tensor.shape), 0);
+}
+
+export function partBytes(part: StreamPart, dtype: Dtype): number {
+  if (part.kind === 'plain') return 4 * elements(part.tensor.shape);
+  return part.matrices.reduce((sum, { shape }) => sum + matrixBytes(dtype, shape[0]!, shape[1]!), 0);
+}
+
+export function streamBytes(stream: Stream, dtype: Dtype): number {
+  return stream.parts.reduce((sum, part) => sum + partBytes(part, dtype), 0);
+}
+
+/** One output stripe of one matrix: the unit of conversion and of threading. */
+export interface Stripe {
+  readonly tensor: TensorSpec;
+  readonly matrixId: number;
+  readonly rowOffset: number;
+  readonly rows: number;
+}
+
+/** Stripes of a tiled part in file order: stripe i of every matrix before stripe i + 1 of any (report §3.5.2). */
+export function* partStripes(part: StreamPart & { kind: 'tiles' }): Generator<Stripe> {
+  const most = Math.max(...part.matrices.map((m) => m.shape[0]!));
+  for (let rowOffset = 0; rowOffset < most; rowOffset += TILE_ROWS) {
+    for (const tensor of part.matrices) {
+      const rows = Math.min(TILE_ROWS, tensor.shape[0]! - rowOffset);
+      if (rows > 0) yield { tensor, matrixId: MATRIX_IDS[tensor.matrix!], rowOffset, rows };
+    }
+  }
+}
