@@ -1,0 +1,1 @@
+"""PyTorch reference of the pipeline-native architectures: the oracle of the engine, and the training script."""
