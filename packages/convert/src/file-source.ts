@@ -1,0 +1,132 @@
+import { constants } from 'node:buffer';
+import { open } from 'node:fs/promises';
+import { type ByteSource, CflowError } from '@cflow/format';
+
+/** Linux ends one read at 2,147,479,552 bytes without an error; smaller pieces also bound what the kernel pins. */
+export const MAX_READ_BYTES = 64 * 1024 * 1024;
+
+/** A read that a signal interrupts is repeated; one that keeps failing is an error after all. */
+const MAX_INTERRUPTIONS = 1_000;
+
+/** What this module needs of a FileHandle, so that tests can play a file system that reads short. */
+export interface ReadHandle {
+  read(buffer: Uint8Array, offset: number, length: number, position: number): Promise<{ bytesRead: number }>;
+  close(): Promise<void>;
+}
+
+export interface FileSource extends ByteSource {
+  /** Closes the file; calling it twice is harmless. */
+  close(): Promise<void>;
+}
+
+/**
+ * Opens a regular file for reading at any offset. Needs no write permission anywhere.
+ * @throws CflowError NOT_READABLE (path and errno) if it cannot be opened or read, or is no regular file
+ */
+export async function openFileSource(path: string): Promise<FileSource> {
+  const handle = await open(path, 'r').catch((cause: unknown) => unreadable(path, 'cannot open', cause));
+  try {
+    const stats = await handle.stat();
+    if (!stats.isFile()) {
+      throw new CflowError('NOT_READABLE', 'not a regular file', { file: path, remedy: 'name a file' });
+    }
+    return fileSource(handle, path, stats.size);
+  } catch (cause) {
+    await handle.close();
+    return unreadable(path, 'cannot stat', cause);
+  }
+}
+
+/**
+ * A ByteSource of `size` bytes over an open handle.
+ * `read` throws NOT_READABLE for a range beyond the end (both numbers), a failed read or a file that shrank, and
+ * LIMIT_EXCEEDED for more bytes than one buffer can hold.
+ */
+export function fileSource(handle: ReadHandle, name: string, size: number): FileSource {
+  let closed: Promise<void> | undefined;
+  return {
+    name,
+    size,
+    async read(offset, length) {
+      checkRange(name, size, offset, length);
+      const bytes = new Uint8Array(length);
+      for (let done = 0; done < length; ) {
+        const wanted = Math.min(length - done, MAX_READ_BYTES);
+        const got = await readPiece(handle, name, bytes, done, wanted, offset + done);
+        if (got === 0) return shrank(name, offset, length, done);
+        done += got;
+      }
+      return bytes;
+    },
+    close() {
+      closed ??= handle.close();
+      return closed;
+    },
+  };
+}
+
+function checkRange(file: string, size: number, offset: number, length: number): void {
+  if (!Number.isSafeInteger(offset) || !Number.isSafeInteger(length) || offset < 0 || length < 0) {
+    throw new CflowError('INTERNAL', `not a range: offset ${offset}, length ${length}`, { file });
+  }
+  if (offset > size || length > size - offset) {
+    const value = Math.max(0, size - offset);
+    throw new CflowError('NOT_READABLE', `need ${length} bytes, have ${value}`, {
+      file,
+      offset,
+      value,
+      limit: size,
+      remedy: 'the file is shorter than its contents say; fetch it again',
+    });
+  }
+  if (length > constants.MAX_LENGTH) {
+    throw new CflowError('LIMIT_EXCEEDED', `${length} bytes in one read, at most ${constants.MAX_LENGTH}`, {
+      file,
+      offset,
+      value: length,
+      limit: constants.MAX_LENGTH,
+    });
+  }
+}
+
+/** One read of at most MAX_READ_BYTES, repeated while signals interrupt it. Returns the bytes read, 0 at the end. */
+async function readPiece(
+  handle: ReadHandle,
+  file: string,
+  bytes: Uint8Array,
+  at: number,
+  length: number,
+  position: number,
+): Promise<number> {
+  for (let interruptions = 0; ; interruptions++) {
+    try {
+      return (await handle.read(bytes, at, length, position)).bytesRead;
+    } catch (cause) {
+      if (errno(cause) === 'EINTR' && interruptions < MAX_INTERRUPTIONS) continue;
+      return unreadable(file, `cannot read ${length} bytes`, cause, position);
+    }
+  }
+}
+
+function shrank(file: string, offset: number, length: number, done: number): never {
+  throw new CflowError('NOT_READABLE', `need ${length} bytes, have ${done}`, {
+    file,
+    offset,
+    remedy: 'the file became shorter while it was read',
+  });
+}
+
+function unreadable(file: string, problem: string, cause: unknown, offset?: number): never {
+  if (cause instanceof CflowError) throw cause;
+  throw new CflowError('NOT_READABLE', `${problem}: ${errno(cause) ?? String(cause)}`, {
+    file,
+    offset,
+    cause,
+  });
+}
+
+/** The code of a system error, e.g. `ENOENT`. */
+export function errno(cause: unknown): string | undefined {
+  const code = cause instanceof Error && 'code' in cause ? cause.code : undefined;
+  return typeof code === 'string' ? code : undefined;
+}
