@@ -2,16 +2,28 @@ import { CflowError } from './errors.js';
 import { FIELD_BYTES, type Field, type Struct } from './schema.js';
 
 /** Decodes `struct` at `offset` of `bytes`; the caller has made sure that the bytes are there. u64 over 2^53 − 1 is an error. */
-export function readStruct(struct: Struct, bytes: Uint8Array, offset = 0, file?: string): Record<string, number> {
+export function readStruct(
+  struct: Struct,
+  bytes: Uint8Array,
+  offset = 0,
+  file?: string,
+): Record<string, number> {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const out: Record<string, number> = Object.create(null);
   for (const field of struct.fields) {
-    if (field.type !== 'magic') out[field.name] = readField(view, field, offset, `${struct.name}.${field.name}`, file);
+    if (field.type !== 'magic')
+      out[field.name] = readField(view, field, offset, `${struct.name}.${field.name}`, file);
   }
   return out;
 }
 
-function readField(view: DataView, { type, offset }: Field, base: number, name: string, file?: string): number {
+function readField(
+  view: DataView,
+  { type, offset }: Field,
+  base: number,
+  name: string,
+  file?: string,
+): number {
   const at = base + offset;
   switch (type) {
     case 'u8':
@@ -47,10 +59,17 @@ export function writeStruct(
   values: Readonly<Record<string, number | string>>,
 ): void {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  for (const field of struct.fields) writeField(view, field, offset + field.offset, values[field.name], struct.name);
+  for (const field of struct.fields)
+    writeField(view, field, offset + field.offset, values[field.name], struct.name);
 }
 
-function writeField(view: DataView, field: Field, at: number, value: number | string | undefined, name: string): void {
+function writeField(
+  view: DataView,
+  field: Field,
+  at: number,
+  value: number | string | undefined,
+  name: string,
+): void {
   const where = `${name}.${field.name}`;
   if (field.type === 'magic') {
     if (typeof value !== 'string') throw new Error(`${where} needs a string`);
@@ -58,7 +77,10 @@ function writeField(view: DataView, field: Field, at: number, value: number | st
     return;
   }
   if (typeof value !== 'number') throw new Error(`${where} is not given`);
-  if (field.type === 'f32') return view.setFloat32(at, value, true);
+  if (field.type === 'f32') {
+    view.setFloat32(at, value, true);
+    return;
+  }
   const max = field.type === 'u64' ? Number.MAX_SAFE_INTEGER : 2 ** (8 * FIELD_BYTES[field.type]) - 1;
   if (!Number.isInteger(value) || value < 0 || value > max) {
     throw new CflowError('LIMIT_EXCEEDED', `${value} does not fit, the limit is ${max}`, { field: where });

@@ -157,11 +157,15 @@ function* contradictions(config: z.output<z.ZodObject> & Record<string, unknown>
     }
     if (!ffn && !experts) yield { message: 'a layer needs an ffn, experts, or both', path: at() };
     if (experts && experts.topK > experts.count) {
-      yield { message: `topK ${experts.topK} is more than ${experts.count} experts`, path: at('experts', 'topK') };
+      yield {
+        message: `topK ${experts.topK} is more than ${experts.count} experts`,
+        path: at('experts', 'topK'),
+      };
     }
   }
   const streams = c.combineStyle;
-  const needsDense = streams === 'decoupledStreams' || streams === 'pipelineRegisters' || streams === 'fixedPoint';
+  const needsDense =
+    streams === 'decoupledStreams' || streams === 'pipelineRegisters' || streams === 'fixedPoint';
   if (needsDense && (c.denseDelay || c.expertDelay || c.layers.some((l) => l.experts || !l.ffn))) {
     yield { message: `${streams} is defined for dense layers without delays only`, path: ['combineStyle'] };
   }
@@ -181,7 +185,8 @@ function* contradictions(config: z.output<z.ZodObject> & Record<string, unknown>
     yield { message: 'iterations belong to fixedPoint, and it needs them', path: ['iterations'] };
   }
   for (const id of [...c.eosTokenIds, c.bosTokenId ?? 0]) {
-    if (id >= c.vocabSize) yield { message: `token id ${id} is outside vocabSize ${c.vocabSize}`, path: ['eosTokenIds'] };
+    if (id >= c.vocabSize)
+      yield { message: `token id ${id} is outside vocabSize ${c.vocabSize}`, path: ['eosTokenIds'] };
   }
 }
 
@@ -189,6 +194,8 @@ function* contradictions(config: z.output<z.ZodObject> & Record<string, unknown>
 export function parseModelConfig(input: unknown, file?: string): ModelConfig {
   const result = modelConfigSchema.safeParse(input);
   if (result.success) return result.data;
-  const problems = result.error.issues.map((issue) => `${issue.path.join('.') || 'config'}: ${issue.message}`);
+  const problems = result.error.issues.map(
+    (issue) => `${issue.path.join('.') || 'config'}: ${issue.message}`,
+  );
   throw new CflowError('CONFIG_INVALID', `not a valid model configuration: ${problems.join('; ')}`, { file });
 }

@@ -61,7 +61,9 @@ export class CflowError extends Error {
 }
 
 function sentence(problem: string, { file, field, offset, remedy }: ErrorDetails): string {
-  const where = [file, field, offset === undefined ? undefined : `at byte ${offset}`].filter(Boolean).join(': ');
+  const where = [file, field, offset === undefined ? undefined : `at byte ${offset}`]
+    .filter(Boolean)
+    .join(': ');
   return `${where ? `${where}: ` : ''}${problem}${remedy ? ` (${remedy})` : ''}`;
 }
 

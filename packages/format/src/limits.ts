@@ -20,3 +20,5 @@ export const MAX_DELAY = 64;
 export const MAX_JSON_DEPTH = 64;
 /** Offsets are u64 on disk but numbers here: exact up to 2^53 - 1. */
 export const MAX_FILE_BYTES = Number.MAX_SAFE_INTEGER;
+/** Streams of one file: known models have some 12,000 (94 layers of 128 experts). Bounds what a config can make a reader build. */
+export const MAX_STREAMS = 262_144;

@@ -65,12 +65,24 @@ export type StepBody =
       readonly slidingWindow?: number;
     }
   /** out = act(gate) · up, element by element. */
-  | { readonly op: 'glu'; readonly gate: string; readonly up: string; readonly activation: Activation; readonly out: string }
+  | {
+      readonly op: 'glu';
+      readonly gate: string;
+      readonly up: string;
+      readonly activation: Activation;
+      readonly out: string;
+    }
   /**
    * Chooses the topK largest logits (ties: lower index). `out` holds topK indices, then topK weights:
    * softmax over the chosen (`normalize`), or softmax over all experts.
    */
-  | { readonly op: 'route'; readonly logits: string; readonly topK: number; readonly normalize: boolean; readonly out: string }
+  | {
+      readonly op: 'route';
+      readonly logits: string;
+      readonly topK: number;
+      readonly normalize: boolean;
+      readonly out: string;
+    }
   /** out = Σ_j weight_j · down_j(act(gate_j in) · up_j in) over the chosen experts of `layer`, in the order of the routing. */
   | {
       readonly op: 'experts';
@@ -83,7 +95,12 @@ export type StepBody =
       readonly out: string;
     }
   /** out = scale · Σ terms (terms[i] times coefficients[i]); `out` may be one of the terms. Summed left to right. */
-  | { readonly op: 'sum'; readonly terms: readonly string[]; readonly coefficients: readonly number[]; readonly out: string }
+  | {
+      readonly op: 'sum';
+      readonly terms: readonly string[];
+      readonly coefficients: readonly number[];
+      readonly out: string;
+    }
   /** buffer = cap · tanh(buffer / cap), in place. */
   | { readonly op: 'softcap'; readonly buffer: string; readonly cap: number };
 

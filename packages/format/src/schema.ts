@@ -20,7 +20,11 @@ export const VERSION = 5;
 export const CFLOW_MAGIC = 'CFLOW\0\0\0';
 export const VFLOW_MAGIC = 'VFLOW\0\0\0';
 
-function struct(name: string, bytes: number, rows: readonly (readonly [string, FieldType, string])[]): Struct {
+function struct(
+  name: string,
+  bytes: number,
+  rows: readonly (readonly [string, FieldType, string])[],
+): Struct {
   let offset = 0;
   const fields = rows.map(([fieldName, type, meaning]) => {
     const field = { name: fieldName, type, offset, meaning };
@@ -115,7 +119,11 @@ export const LAYER_ENTRY = struct('LayerEntry', 64, [
   ['attention_length', 'u64', ''],
   ['dense_offset', 'u64', 'dense stream: FFN norm and biases, gate and up tiles, down tiles'],
   ['dense_length', 'u64', ''],
-  ['router_offset', 'u64', 'router stream: f32 [num_experts, hidden_dim], after the FFN norm where there is no dense stream'],
+  [
+    'router_offset',
+    'u64',
+    'router stream: f32 [num_experts, hidden_dim], after the FFN norm where there is no dense stream',
+  ],
   ['router_length', 'u64', ''],
   ['expert_table_offset', 'u64', 'array of ExpertEntry, one per expert'],
   ['expert_table_length', 'u64', ''],

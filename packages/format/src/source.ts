@@ -17,14 +17,23 @@ export interface ByteSink {
 }
 
 /** Reads after checking the range against the size, in a form that cannot overflow. */
-export async function readExactly(source: ByteSource, offset: number, length: number, field: string): Promise<Uint8Array> {
+export async function readExactly(
+  source: ByteSource,
+  offset: number,
+  length: number,
+  field: string,
+): Promise<Uint8Array> {
   if (offset > source.size || length > source.size - offset) {
-    throw new CflowError('FORMAT_INVALID', `need ${length} bytes, have ${Math.max(0, source.size - offset)}`, {
-      file: source.name,
-      field,
-      offset,
-      remedy: 'the file is truncated or its tables lie; convert it again',
-    });
+    throw new CflowError(
+      'FORMAT_INVALID',
+      `need ${length} bytes, have ${Math.max(0, source.size - offset)}`,
+      {
+        file: source.name,
+        field,
+        offset,
+        remedy: 'the file is truncated or its tables lie; convert it again',
+      },
+    );
   }
   return source.read(offset, length);
 }

@@ -22,7 +22,15 @@ export type StreamPart =
   | { readonly kind: 'plain'; readonly tensor: TensorSpec }
   | { readonly kind: 'tiles'; readonly matrices: readonly TensorSpec[] };
 
-export const STREAM_KINDS = ['attention', 'dense', 'router', 'expert', 'finalNorm', 'embedding', 'lmHead'] as const;
+export const STREAM_KINDS = [
+  'attention',
+  'dense',
+  'router',
+  'expert',
+  'finalNorm',
+  'embedding',
+  'lmHead',
+] as const;
 export type StreamKind = (typeof STREAM_KINDS)[number];
 
 export interface Stream {
@@ -85,7 +93,11 @@ function attentionStream(config: ModelConfig, { attention: a }: LayerConfig, lay
       ...norms,
       ...biases,
       ...(a.biasOut ? [at.plain('o_proj.bias', d)] : []),
-      tiles(at.matrix('q', 'q_proj', qDim, d), at.matrix('k', 'k_proj', kvDim, d), at.matrix('v', 'v_proj', kvDim, d)),
+      tiles(
+        at.matrix('q', 'q_proj', qDim, d),
+        at.matrix('k', 'k_proj', kvDim, d),
+        at.matrix('v', 'v_proj', kvDim, d),
+      ),
       tiles(at.matrix('o', 'o_proj', d, qDim)),
     ],
   };

@@ -1,0 +1,3 @@
+import type { ModelConfig } from './config.js';
+
+export const PRESETS: Record<string, ModelConfig> = {};

@@ -1,0 +1,502 @@
+/** Opening a file: every claim of the head is checked against the bytes before it is believed. */
+import { readStruct } from './binary.js';
+import { type Crc32, crcHex, crc32 as portableCrc32 } from './checksum.js';
+import type { ModelConfig } from './config.js';
+import {
+  DTYPES,
+  type Dtype,
+  dtypeById,
+  STREAM_ALIGNMENT,
+  stripeBytes,
+  TILE_COLS,
+  TILE_ROWS,
+} from './dtype.js';
+import { CflowError, invalid } from './errors.js';
+import {
+  configFields,
+  configFromHeader,
+  groupDescriptors,
+  type HeaderValues,
+  identify,
+  layerPointers,
+  readTable,
+  vocabPointers,
+} from './head.js';
+import { checkStreamCount, HEADERS, REGION, TABLE_ALIGNMENT, verticalGroups } from './layout.js';
+import type { Container, Layout, ModelFile, Region, RegionKind } from './layout-types.js';
+import { MAX_JSON_DEPTH, MAX_LAYERS, MAX_METADATA_BYTES } from './limits.js';
+import { type Metadata, metadataSchema } from './metadata.js';
+import { EXPERT_ENTRY, GROUP_DESCRIPTOR, LAYER_ENTRY, VOCAB_ENTRY } from './schema.js';
+import { type ByteSource, readExactly } from './source.js';
+import {
+  elements,
+  modelStreams,
+  partBytes,
+  partStripes,
+  type Stream,
+  streamBytes,
+  type TensorSpec,
+} from './streams.js';
+import { dequantizeStripe, requireStripe } from './tile.js';
+
+export interface OpenOptions {
+  readonly crc32?: Crc32;
+}
+
+/**
+ * Reads and checks header, metadata and tables; no weights.
+ * @throws CflowError FORMAT_INVALID, VERSION_UNSUPPORTED, CONFIG_INVALID, LIMIT_EXCEEDED, VERIFY_FAILED
+ */
+export async function openModel(
+  source: ByteSource,
+  { crc32 = portableCrc32 }: OpenOptions = {},
+): Promise<ModelFile> {
+  const file = source.name;
+  const first = await source.read(0, Math.min(source.size, HEADERS.cflow.bytes));
+  const container = identify(first, file);
+  const struct = HEADERS[container];
+  const header = readStruct(struct, await readExactly(source, 0, struct.bytes, struct.name), 0, file);
+  const dtype = checkTiles(header, file);
+  if (container === 'cflow' && header.file_size !== source.size) {
+    invalid(`header says ${header.file_size} bytes, the file has ${source.size}`, {
+      file,
+      field: 'file_size',
+      remedy: 'the file is truncated or was padded; copy or convert it again',
+    });
+  }
+  const metadata = await readMetadata(source, header, container);
+  const config = metadata?.config ?? configFromHeader(header, file);
+  if (metadata) compareFields(configFields(config), header, file);
+  checkStreamCount(config, file);
+  const tables = tableRegions(header, container, config);
+  await checkHead(source, tables.layerTable, struct.bytes, container, header.head_checksum!, crc32);
+  const layout = await readLayout(source, { container, dtype, config, header, tables });
+  const known = metadata ?? withoutMetadata(config);
+  if (metadata) checkChecksumNames(layout, metadata, file);
+  return { container, dtype, config, metadata: known, layout, streams: streamIndex(layout) };
+}
+
+function withoutMetadata(config: ModelConfig): Metadata {
+  return {
+    config,
+    source: { name: 'unknown', files: [] },
+    converter: { version: 'unknown', options: {} },
+    checksums: {},
+  };
+}
+
+function checkTiles(header: HeaderValues, file: string): Dtype {
+  const dtype = dtypeById(header.quant_type!);
+  if (!dtype)
+    invalid(`${header.quant_type} is no tile dtype, known are 0 to 3`, { file, field: 'quant_type' });
+  const expected: HeaderValues = { quant_group: DTYPES[dtype].group };
+  if ('tile_rows' in header) Object.assign(expected, { tile_rows: TILE_ROWS, tile_cols: TILE_COLS });
+  compareFields(expected, header, file);
+  return dtype;
+}
+
+function compareFields(expected: HeaderValues, header: HeaderValues, file: string): void {
+  const wrong = Object.keys(expected).filter((name) => expected[name] !== header[name]);
+  if (!wrong.length) return;
+  invalid(wrong.map((name) => `${name} is ${header[name]}, expected ${expected[name]}`).join('; '), {
+    file,
+    field: 'header',
+    remedy: 'header and metadata contradict each other; convert the checkpoint again',
+  });
+}
+
+async function readMetadata(
+  source: ByteSource,
+  header: HeaderValues,
+  container: Container,
+): Promise<Metadata | undefined> {
+  const { metadata_offset: offset, metadata_length: length } = header as {
+    metadata_offset: number;
+    metadata_length: number;
+  };
+  const at = { file: source.name, field: 'metadata', offset };
+  if (length === 0) return undefined;
+  if (length > MAX_METADATA_BYTES) {
+    throw new CflowError('LIMIT_EXCEEDED', `${length} bytes, the limit is ${MAX_METADATA_BYTES}`, at);
+  }
+  if (offset !== HEADERS[container].bytes)
+    invalid(`starts at ${offset}, expected ${HEADERS[container].bytes}`, at);
+  return decodeMetadata(await readExactly(source, offset, length, 'metadata'), source.name);
+}
+
+/** Parses and checks the metadata document. */
+export function decodeMetadata(bytes: Uint8Array, file: string): Metadata {
+  const at = { file, field: 'metadata' };
+  checkDepth(bytes, file);
+  let json: unknown;
+  try {
+    json = JSON.parse(new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes));
+  } catch (cause) {
+    throw new CflowError('FORMAT_INVALID', `not UTF-8 JSON: ${(cause as Error).message}`, { ...at, cause });
+  }
+  const result = metadataSchema.safeParse(json);
+  if (result.success) return result.data;
+  const problems = result.error.issues
+    .slice(0, 5)
+    .map((issue) => `${issue.path.join('.')}: ${issue.message}`);
+  throw new CflowError('CONFIG_INVALID', problems.join('; '), at);
+}
+
+const BYTE = { quote: 0x22, backslash: 0x5c, open: 0x5b, openBrace: 0x7b, close: 0x5d, closeBrace: 0x7d };
+
+/** Nesting is bounded before parsing, so that neither JSON.parse nor the schema recurses without end. */
+function checkDepth(bytes: Uint8Array, file: string): void {
+  let depth = 0;
+  let inString = false;
+  for (let i = 0; i < bytes.length; i++) {
+    const c = bytes[i]!;
+    if (inString) {
+      if (c === BYTE.backslash) i++;
+      else if (c === BYTE.quote) inString = false;
+    } else if (c === BYTE.quote) inString = true;
+    else if (c === BYTE.open || c === BYTE.openBrace) {
+      if (++depth > MAX_JSON_DEPTH)
+        invalid(`nested deeper than ${MAX_JSON_DEPTH}`, { file, field: 'metadata', offset: i });
+    } else if (c === BYTE.close || c === BYTE.closeBrace) depth--;
+  }
+}
+
+interface Tables {
+  readonly layerTable: Region;
+  readonly groupTable?: Region;
+}
+
+function tableRegions(header: HeaderValues, container: Container, config: ModelConfig): Tables {
+  const length = Math.min(config.layers.length, MAX_LAYERS) * LAYER_ENTRY.bytes + VOCAB_ENTRY.bytes;
+  const at = (name: string, kind: RegionKind, offset: number, bytes: number): Region => ({
+    name,
+    kind,
+    offset,
+    length: bytes,
+  });
+  if (container === 'cflow')
+    return { layerTable: at(REGION.layerTable, 'layerTable', header.layer_table_offset!, length) };
+  const groupBytes = header.group_count! * GROUP_DESCRIPTOR.bytes;
+  const groupOffset = header.group_table_offset!;
+  const layerOffset = Math.ceil((groupOffset + groupBytes) / TABLE_ALIGNMENT) * TABLE_ALIGNMENT;
+  return {
+    groupTable: at(REGION.groupTable, 'groupTable', groupOffset, groupBytes),
+    layerTable: at(REGION.layerTable, 'layerTable', layerOffset, length),
+  };
+}
+
+/** The head checksum covers every byte up to the end of the layer table, its own field counted as zero. */
+async function checkHead(
+  source: ByteSource,
+  { offset, length }: Region,
+  headerBytes: number,
+  container: Container,
+  claimed: number,
+  crc32: Crc32,
+): Promise<void> {
+  const limit = MAX_METADATA_BYTES + 64 * 1024 * 1024;
+  if (offset < headerBytes || offset + length > limit) {
+    invalid(`layer table at ${offset} with ${length} bytes is outside the head`, {
+      file: source.name,
+      field: REGION.layerTable,
+    });
+  }
+  const head = (await readExactly(source, 0, offset + length, REGION.layerTable)).slice();
+  const field = HEADERS[container].fields.find(({ name }) => name === 'head_checksum')!;
+  head.fill(0, field.offset, field.offset + 4);
+  const actual = crc32(head);
+  if (actual !== claimed) {
+    throw new CflowError(
+      'VERIFY_FAILED',
+      `checksum of the head is ${crcHex(actual)}, the file says ${crcHex(claimed)}`,
+      {
+        file: source.name,
+        field: 'head_checksum',
+        offset: field.offset,
+        remedy: 'the file is damaged; copy or convert it again',
+      },
+    );
+  }
+}
+
+interface Head {
+  readonly container: Container;
+  readonly dtype: Dtype;
+  readonly config: ModelConfig;
+  readonly header: HeaderValues;
+  readonly tables: Tables;
+}
+
+/** Collects the regions that the tables name, and checks that with padding they cover the file exactly once. */
+async function readLayout(source: ByteSource, head: Head): Promise<Layout> {
+  const { container, dtype, config, header, tables } = head;
+  const file = source.name;
+  const found = new Map<string, { offset: number; length: number }>();
+  const table = await readExactly(
+    source,
+    tables.layerTable.offset,
+    tables.layerTable.length,
+    REGION.layerTable,
+  );
+  const layers = config.layers.length;
+  const entries = readTable(LAYER_ENTRY, table, layers, file);
+  for (const [layer, entry] of entries.entries()) collect(found, entry, layerPointers(layer));
+  collect(found, readStruct(VOCAB_ENTRY, table, layers * LAYER_ENTRY.bytes, file), vocabPointers());
+  const expertTables = await readExpertTables(source, config, found);
+
+  const streams = modelStreams(config);
+  const regions: Region[] = [
+    { name: REGION.header, kind: 'header', offset: 0, length: HEADERS[container].bytes },
+    ...(header.metadata_length
+      ? [
+          {
+            name: REGION.metadata,
+            kind: 'metadata' as const,
+            offset: header.metadata_offset!,
+            length: header.metadata_length,
+          },
+        ]
+      : []),
+    ...(tables.groupTable ? [tables.groupTable] : []),
+    tables.layerTable,
+    ...expertTables,
+    ...streams.map((stream) => streamRegion(stream, dtype, found.get(stream.name), file)),
+  ];
+  const known = new Set(regions.map(({ name }) => name));
+  for (const name of found.keys()) {
+    if (!known.has(name))
+      invalid('the table points to a stream that the config does not have', { file, field: name });
+  }
+  const layout: Layout = {
+    container,
+    dtype,
+    config,
+    regions: cover(regions, source.size, file),
+    groups: container === 'vflow' ? verticalGroups(config) : [],
+    fileBytes: source.size,
+  };
+  if (tables.groupTable) await checkGroups(source, layout, tables.groupTable);
+  return layout;
+}
+
+function collect(
+  found: Map<string, { offset: number; length: number }>,
+  entry: HeaderValues,
+  names: Readonly<Record<string, string>>,
+): void {
+  for (const [prefix, name] of Object.entries(names)) {
+    const offset = entry[`${prefix}_offset`]!;
+    const length = entry[`${prefix}_length`]!;
+    if (offset || length) found.set(name, { offset, length });
+  }
+}
+
+async function readExpertTables(
+  source: ByteSource,
+  config: ModelConfig,
+  found: Map<string, { offset: number; length: number }>,
+): Promise<Region[]> {
+  const regions: Region[] = [];
+  for (const [layer, { experts }] of config.layers.entries()) {
+    if (!experts) continue;
+    const name = REGION.expertTable(layer);
+    const place = found.get(name);
+    const length = experts.count * EXPERT_ENTRY.bytes;
+    if (place?.length !== length) {
+      invalid(`has ${place?.length ?? 0} bytes, ${experts.count} experts need ${length}`, {
+        file: source.name,
+        field: name,
+      });
+    }
+    const bytes = await readExactly(source, place.offset, length, name);
+    for (const [expert, entry] of readTable(EXPERT_ENTRY, bytes, experts.count, source.name).entries()) {
+      found.set(`layers.${layer}.experts.${expert}`, { offset: entry.offset!, length: entry.length! });
+    }
+    regions.push({ name, kind: 'expertTable', offset: place.offset, length, layer });
+  }
+  return regions;
+}
+
+function streamRegion(
+  stream: Stream,
+  dtype: Dtype,
+  place: { offset: number; length: number } | undefined,
+  file: string,
+): Region {
+  const at = { file, field: stream.name };
+  if (!place) invalid('the table does not say where it is', at);
+  const expected = streamBytes(stream, dtype);
+  if (place.length !== expected)
+    invalid(`has ${place.length} bytes, its tensors need ${expected}`, { ...at, offset: place.offset });
+  if (place.offset % STREAM_ALIGNMENT) {
+    invalid(`starts at ${place.offset}, not a multiple of ${STREAM_ALIGNMENT}`, {
+      ...at,
+      offset: place.offset,
+    });
+  }
+  return { name: stream.name, kind: 'stream', offset: place.offset, length: place.length, stream };
+}
+
+/** Sorts the regions, fills the gaps with padding, and rejects overlaps, gaps that no alignment explains, and a wrong end. */
+function cover(regions: Region[], size: number, file: string): Region[] {
+  const covered: Region[] = [];
+  let end = 0;
+  for (const region of [...regions].sort((a, b) => a.offset - b.offset)) {
+    const at = { file, field: region.name, offset: region.offset };
+    if (region.offset < end) invalid(`overlaps ${covered.at(-1)!.name}, which ends at ${end}`, at);
+    const gap = region.offset - end;
+    if (gap >= STREAM_ALIGNMENT) invalid(`leaves a gap of ${gap} bytes after ${covered.at(-1)?.name}`, at);
+    if (gap) covered.push({ name: REGION.padding(end), kind: 'padding', offset: end, length: gap });
+    covered.push(region);
+    end = region.offset + region.length;
+    if (end > size)
+      invalid(`ends at ${end}, the file has ${size} bytes`, { ...at, remedy: 'the file is truncated' });
+  }
+  if (end !== size) {
+    invalid(`${size - end} bytes after the last region`, {
+      file,
+      offset: end,
+      remedy: 'the file was padded or appended to',
+    });
+  }
+  return covered;
+}
+
+async function checkGroups(source: ByteSource, layout: Layout, { offset, length }: Region): Promise<void> {
+  const field = REGION.groupTable;
+  const expected = groupDescriptors(layout);
+  const count = length / GROUP_DESCRIPTOR.bytes;
+  if (count !== expected.length) {
+    invalid(`${count} groups, the attention geometry makes ${expected.length}`, { file: source.name, field });
+  }
+  const entries = readTable(
+    GROUP_DESCRIPTOR,
+    await readExactly(source, offset, length, field),
+    count,
+    source.name,
+  );
+  for (const [index, entry] of entries.entries()) {
+    for (const { name } of GROUP_DESCRIPTOR.fields) {
+      const want = expected[index]![name];
+      if (entry[name] !== want) {
+        invalid(`${name} is ${entry[name]}, the layer table gives ${want}`, {
+          file: source.name,
+          field: `${field}[${index}]`,
+        });
+      }
+    }
+  }
+}
+
+/** Regions that carry a checksum in the metadata: streams and expert tables. */
+export function checksummed(layout: Layout): Region[] {
+  return layout.regions.filter(({ kind }) => kind === 'stream' || kind === 'expertTable');
+}
+
+function checkChecksumNames(layout: Layout, { checksums }: Metadata, file: string): void {
+  const names = new Set(checksummed(layout).map(({ name }) => name));
+  const missing = [...names].find((name) => !Object.hasOwn(checksums, name));
+  const surplus = Object.keys(checksums).find((name) => !names.has(name));
+  if (missing) invalid(`no checksum for ${missing}`, { file, field: 'metadata.checksums' });
+  if (surplus)
+    invalid(`checksum for ${surplus}, which the file does not have`, { file, field: 'metadata.checksums' });
+}
+
+function streamIndex(layout: Layout): ModelFile['streams'] {
+  const index = new Map<string, Region & { readonly stream: Stream }>();
+  for (const region of layout.regions) {
+    if (region.stream) index.set(region.name, region as Region & { readonly stream: Stream });
+  }
+  return index;
+}
+
+/** Where each part and stripe of a stream lies, relative to the stream's first byte. */
+export function* streamPieces(stream: Stream, dtype: Dtype) {
+  let offset = 0;
+  for (const part of stream.parts) {
+    if (part.kind === 'plain') {
+      const length = partBytes(part, dtype);
+      yield { kind: 'plain' as const, tensor: part.tensor, offset, length };
+      offset += length;
+      continue;
+    }
+    for (const stripe of partStripes(part)) {
+      const length = stripeBytes(dtype, stripe.rows, stripe.tensor.shape[1]!);
+      yield { kind: 'stripe' as const, tensor: stripe.tensor, stripe, offset, length };
+      offset += length;
+    }
+  }
+}
+
+/**
+ * Every tensor of a stream, dequantized to f32, row-major.
+ * @param bytes the stream's bytes, whole
+ * @throws CflowError FORMAT_INVALID if a tile header is not the expected one
+ */
+export function decodeStream(
+  stream: Stream,
+  dtype: Dtype,
+  bytes: Uint8Array,
+  file: string,
+  base: number,
+): Map<string, Float32Array> {
+  const tensors = new Map<string, Float32Array>();
+  for (const piece of streamPieces(stream, dtype)) {
+    const own = bytes.subarray(piece.offset, piece.offset + piece.length);
+    if (piece.kind === 'plain') tensors.set(piece.tensor.name, readF32(own));
+    else decodeStripe(piece, dtype, own, tensors, file, base + piece.offset);
+  }
+  return tensors;
+}
+
+function decodeStripe(
+  { tensor, stripe }: { tensor: TensorSpec; stripe: { matrixId: number; rowOffset: number; rows: number } },
+  dtype: Dtype,
+  bytes: Uint8Array,
+  tensors: Map<string, Float32Array>,
+  file: string,
+  base: number,
+): void {
+  const cols = tensor.shape[1]!;
+  const id = {
+    layer: tensor.layer,
+    matrixId: stripe.matrixId,
+    expert: tensor.expert,
+    rowOffset: stripe.rowOffset,
+  };
+  requireStripe(dtype, bytes, stripe.rows, cols, id, file, base);
+  let values = tensors.get(tensor.name);
+  if (!values) {
+    values = new Float32Array(elements(tensor.shape));
+    tensors.set(tensor.name, values);
+  }
+  values.set(dequantizeStripe(dtype, bytes, stripe.rows, cols), stripe.rowOffset * cols);
+}
+
+function readF32(bytes: Uint8Array): Float32Array {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  return Float32Array.from({ length: bytes.length / 4 }, (_, i) => view.getFloat32(4 * i, true));
+}
+
+/** All tensors of one stream. */
+export async function readStream(
+  source: ByteSource,
+  file: ModelFile,
+  name: string,
+): Promise<Map<string, Float32Array>> {
+  const region = file.streams.get(name);
+  if (!region) throw new Error(`no stream ${name}`);
+  const bytes = await readExactly(source, region.offset, region.length, name);
+  return decodeStream(region.stream, file.dtype, bytes, source.name, region.offset);
+}
+
+/** One tensor by canonical name, dequantized, row-major. Reads the stream that holds it. */
+export async function readTensor(source: ByteSource, file: ModelFile, tensor: string): Promise<Float32Array> {
+  for (const [name, { stream }] of file.streams) {
+    const holds = stream.parts.some((part) =>
+      (part.kind === 'plain' ? [part.tensor] : part.matrices).some((spec) => spec.name === tensor),
+    );
+    if (holds) return (await readStream(source, file, name)).get(tensor)!;
+  }
+  throw new Error(`no tensor ${tensor}`);
+}
