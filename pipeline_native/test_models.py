@@ -5,7 +5,7 @@ import unittest
 import torch
 
 from .configs import model_config
-from .models import Model, initialise
+from .models import Model, Trace, initialise
 
 SHAPE = {"dim": 64, "layers": 3, "heads": 4, "kv_heads": 2, "head_dim": 16, "ff": 100, "vocab": 97, "context": 64}
 MOE = {"experts": 4, "top_k": 2, "expert_dim": 48}
@@ -22,12 +22,6 @@ COMMON = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
     "attn_implementation": "eager",
 }
-
-
-def build(arch: str, **changes) -> Model:
-    config = model_config(arch, name="test", **SHAPE, **(MOE if "parallel" in arch else {}))
-    config.update(changes)
-    return initialise(Model(config), 7, std=0.15, norm_spread=0.2).double()
 
 
 def renamed(model: Model) -> dict:
@@ -56,7 +50,8 @@ class PublishedModels(unittest.TestCase):
     def test_dense_layer_is_llama(self):
         from transformers import LlamaConfig, LlamaForCausalLM
 
-        ours = build("arch3", combineStyle="sequential")
+        config = {**model_config("arch3", name="test", **SHAPE), "combineStyle": "sequential"}
+        ours = initialise(Model(config), 7, std=0.15, norm_spread=0.2).double()
         state = {name.replace(".ffn.", ".mlp."): tensor for name, tensor in renamed(ours).items()}
         self.same(ours, LlamaForCausalLM(LlamaConfig(**COMMON, intermediate_size=100)), state)
 
@@ -68,8 +63,14 @@ class PublishedModels(unittest.TestCase):
         config["layers"] = [{key: part for key, part in layer.items() if key != "ffn"} for layer in config["layers"]]
         ours = initialise(Model(config), 7, std=0.15, norm_spread=0.2).double()
         theirs = MixtralForCausalLM(
-            MixtralConfig(**COMMON, intermediate_size=48, num_local_experts=4, num_experts_per_tok=2, sliding_window=None,
-                experts_implementation="eager")
+            MixtralConfig(
+                **COMMON,
+                intermediate_size=48,
+                num_local_experts=4,
+                num_experts_per_tok=2,
+                sliding_window=None,
+                experts_implementation="eager",
+            )
         )
         state = {}
         for name, tensor in renamed(ours).items():
@@ -85,38 +86,44 @@ class PublishedModels(unittest.TestCase):
 
 
 class Delays(unittest.TestCase):
-    """Wirings against the equations written out by hand for the smallest number of layers that shows them."""
+    """Wirings against the equations written out by hand, for four layers: one injection in the middle, two clamped."""
 
-    def hand(self, style: str, delays: dict) -> tuple[Model, torch.Tensor]:
-        arch = {"delayedSum": "arch2_4", "asyncExperts": "arch4"}[style]
-        config = {**model_config(arch, name="test", **SHAPE, **MOE), **delays}
+    def build(self, arch: str) -> tuple[Model, torch.Tensor]:
+        config = model_config(arch, name="test", **{**SHAPE, "layers": 4}, **MOE)
         model = initialise(Model(config), 7, std=0.15, norm_spread=0.2).double()
         return model, model.embed_tokens(tokens())
 
     def expect(self, model: Model, last: torch.Tensor) -> None:
         torch.testing.assert_close(model(tokens()), model.norm(last) @ model.lm_head.weight.T)
 
-    def test_arch2_4_of_three_layers(self):
-        from .models import Trace
-
-        model, x = self.hand("delayedSum", {"denseDelay": 1, "expertDelay": 2})
-        l0, l1, l2 = model.layers
-        mid0 = x + l0.attend(x)  # no FFN yet, no expert output due
-        mid1 = mid0 + l1.attend(mid0)
-        out1 = mid1 + l1.feed(mid0)
+    def test_arch2_4(self):
+        model, x = self.build("arch2_4")
+        l0, l1, l2, l3 = model.layers
+        out0 = x + l0.attend(x)  # no FFN yet, no expert output due
+        mid1 = out0 + l1.attend(out0)
+        out1 = mid1 + l1.feed(out0)
         mid2 = out1 + l2.attend(out1)
-        experts = l0.mix(mid0, Trace()) + l1.mix(mid1, Trace()) + l2.mix(mid2, Trace())
-        self.expect(model, mid2 + l2.feed(out1) + experts)
+        out2 = mid2 + l2.feed(out1) + l0.mix(out0, Trace())
+        mid3 = out2 + l3.attend(out2)
+        due = l1.mix(mid1, Trace()) + l2.mix(mid2, Trace()) + l3.mix(mid3, Trace())
+        self.expect(model, mid3 + l3.feed(out2) + due)
 
-    def test_arch4_of_three_layers(self):
-        from .models import Trace
+    def test_arch2_4_sync(self):
+        model, x = self.build("arch2_4_sync")
+        before = None
+        for layer in model.layers:
+            mid = x + layer.attend(x)
+            x = before = mid + layer.mix(mid, Trace()) + (0 if before is None else layer.feed(before))
+        self.expect(model, x)
 
-        model, x = self.hand("asyncExperts", {"denseDelay": 0, "expertDelay": 2})
-        l0, l1, l2 = model.layers
+    def test_arch4(self):
+        model, x = self.build("arch4")
+        l0, l1, l2, l3 = model.layers
         out0 = x + l0.attend(x) + l0.feed(x)
         out1 = out0 + l1.attend(out0) + l1.feed(out0)
-        experts = l0.mix(x, Trace()) + l1.mix(out0, Trace()) + l2.mix(out1, Trace())
-        self.expect(model, out1 + l2.attend(out1) + l2.feed(out1) + experts)
+        out2 = out1 + l2.attend(out1) + l2.feed(out1) + l0.mix(x, Trace())
+        due = l1.mix(out0, Trace()) + l2.mix(out1, Trace()) + l3.mix(out2, Trace())
+        self.expect(model, out2 + l3.attend(out2) + l3.feed(out2) + due)
 
     def test_no_position_sees_the_future(self):
         for arch in ("arch1", "arch2_4", "arch2_4_sync", "arch3", "arch4", "arch5", "parallel_sqrt2"):
