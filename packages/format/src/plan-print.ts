@@ -1,5 +1,87 @@
-import type { ExecutionPlan } from './plan-types.js';
+/** Plans for people: one line per step, grouped by phase, at most 100 columns. */
+import type { ExecutionPlan, PlanStep, StepBody, TransferTarget, WeightRef } from './plan-types.js';
 
+const COLUMNS = 100;
+const OP_WIDTH = 12;
+
+/** The text of a plan: a summary, then every phase with its steps. Ends with a newline. */
 export function formatPlan(plan: ExecutionPlan): string {
-  return `${plan.phaseCount} phases\n`;
+  const lines = [...summary(plan)];
+  let phase = -1;
+  for (const step of plan.steps) {
+    if (step.phase !== phase) lines.push(...heading(plan, step));
+    phase = step.phase;
+    lines.push(...wrap(`  ${step.op.padEnd(OP_WIDTH)}${describe(step)}`));
+  }
+  return `${lines.join('\n')}\n`;
+}
+
+function* summary({ config, options, buffers, caches, steps, phaseCount }: ExecutionPlan): Generator<string> {
+  const floats = buffers.reduce((sum, { length }) => sum + length, 0);
+  yield* wrap(`plan of ${config.name}: ${config.combineStyle}, transfers ${options.transfers}`);
+  yield `delays: dense ${config.denseDelay}, experts ${config.expertDelay} layers`;
+  yield `${steps.length} steps in ${phaseCount} phases, ${phaseCount - 1} barriers a token`;
+  yield `${buffers.length} buffers of ${floats} f32, ${caches.length} key/value caches`;
+}
+
+function heading({ residuals }: ExecutionPlan, { phase }: PlanStep): string[] {
+  const done = residuals.filter((residual) => residual.phase === phase);
+  const note = done.map(({ layer, buffer }) => `  (${buffer} = residual after layer ${layer})`).join('');
+  return ['', `phase ${phase}${note}`];
+}
+
+const DESCRIBE: { [Op in StepBody['op']]: (step: Extract<StepBody, { op: Op }>) => string } = {
+  embed: ({ out, weight, scale }) =>
+    `${out} = ${weight.tensor}[token]${scale === 1 ? '' : ` * ${short(scale)}`}`,
+  call: ({ target, trigger }) => `${targetName(target)}, triggered by ${trigger}`,
+  sync: ({ target }) => targetName(target),
+  rmsNorm: ({ input, weight, groupSize, out }) =>
+    `${out} = norm(${input})${weight ? ` * ${weight.tensor}` : ''}, groups of ${groupSize}`,
+  matvec: ({ input, weights, biases, outs }) =>
+    `${outs.join(', ')} = ${common(weights)} x ${input}${biases ? ` + ${common(biases)}` : ''}`,
+  rope: ({ buffer, headDim, rope }) =>
+    `${buffer}, heads of ${headDim}, theta ${rope.theta}, ${rope.rotaryDim} dims`,
+  cacheAppend: ({ cache, k, v }) => `cache ${cache} += ${k}, ${v}`,
+  attend: ({ cache, q, out, heads, kvHeads, headDim, slidingWindow }) =>
+    `${out} = attend(${q}, cache ${cache}), heads ${heads}:${kvHeads} x ${headDim}${slidingWindow ? `, window ${slidingWindow}` : ''}`,
+  glu: ({ gate, up, activation, out }) => `${out} = ${activation}(${gate}) * ${up}`,
+  route: ({ logits, topK, normalize, out }) =>
+    `${out} = top ${topK} of ${logits}, softmax over ${normalize ? 'the chosen' : 'all'}`,
+  experts: ({ layer, input, routing, dim, out }) =>
+    `${out} = experts of layer ${layer} (${routing}, width ${dim}) of ${input}`,
+  sum: ({ terms, coefficients, out }) =>
+    `${out} = ${terms.map((term, i) => (coefficients[i] === 1 ? term : `${short(coefficients[i]!)} ${term}`)).join(' + ')}`,
+  softcap: ({ buffer, cap }) => `${buffer}, cap ${short(cap)}`,
+};
+
+function describe(step: StepBody): string {
+  return (DESCRIBE[step.op] as (step: StepBody) => string)(step);
+}
+
+const short = (value: number) => String(Number(value.toPrecision(6)));
+
+function targetName(target: TransferTarget): string {
+  return target.kind === 'stream'
+    ? target.stream
+    : `experts of layer ${target.layer} chosen by ${target.routing}`;
+}
+
+/** `layers.0.attn.{q_proj,k_proj}.weight`: names that differ in one component, written once. */
+function common(weights: readonly WeightRef[]): string {
+  const names = weights.map(({ tensor }) => tensor.split('.'));
+  const [first] = names;
+  if (!first || names.length === 1) return names[0]?.join('.') ?? '';
+  const part = (index: number) => {
+    const values = [...new Set(names.map((name) => name[index]))];
+    return values.length === 1 ? values[0] : `{${values.join(',')}}`;
+  };
+  return first.map((_, index) => part(index)).join('.');
+}
+
+/** Breaks a line at spaces so that it fits; continuations are indented. */
+function wrap(line: string): string[] {
+  if (line.length <= COLUMNS) return [line];
+  const at = line.lastIndexOf(' ', COLUMNS);
+  const cut = at > OP_WIDTH + 6 ? at : COLUMNS;
+  return [line.slice(0, cut).trimEnd(), ...wrap(`${' '.repeat(OP_WIDTH + 4)}${line.slice(cut).trimStart()}`)];
 }

@@ -1,0 +1,175 @@
+/** The parts of a layer as steps: attention, dense FFN, routed experts, and the head of the model. */
+import type { AttentionConfig, ExpertsConfig, FfnConfig, LayerConfig } from './config.js';
+import type { PlanBuilder } from './plan-phases.js';
+import type { WeightRef } from './plan-types.js';
+import { streamName } from './streams.js';
+
+const ref = (stream: string, tensor: string): WeightRef => ({ stream, tensor });
+
+/** Embedding of the token into `out`. */
+export function emitEmbedding(b: PlanBuilder, out: string): void {
+  const scale = b.config.scaleEmbeddings ? Math.sqrt(b.config.hiddenDim) : 1;
+  b.emit({
+    op: 'embed',
+    weight: ref(streamName.embedding(), 'embed_tokens.weight'),
+    scale,
+    out: b.buffer(out),
+  });
+}
+
+/** Adds `terms` (times `coefficients`, all ones by default) into `out`; returns the phase. */
+export function emitSum(
+  b: PlanBuilder,
+  terms: readonly string[],
+  out: string,
+  coefficients?: readonly number[],
+) {
+  return b.emit({ op: 'sum', terms, coefficients: coefficients ?? terms.map(() => 1), out: b.buffer(out) });
+}
+
+/**
+ * attnOut = Attn(attn_norm(input)) (Eq. 4.9); opens the slot of the next effective layer and a cache of its own.
+ * @param layer stored layer whose weights are read
+ * @returns the buffer of the attention output, [hiddenDim]
+ */
+export function emitAttention(b: PlanBuilder, layer: number, input: string): string {
+  const a = b.config.layers[layer]!.attention;
+  const stream = streamName.attention(layer);
+  const cache = b.caches.length;
+  const width = a.kvHeads * a.headDim;
+  const weight = (name: string) => ref(stream, `layers.${layer}.attn.${name}`);
+  b.caches.push({ cache, layer, width, ...(a.slidingWindow && { window: a.slidingWindow }) });
+  const normed = b.buffer('attnIn');
+  b.slots.push(emitNorm(b, input, ref(stream, `layers.${layer}.attn_norm.weight`), normed));
+  const qkv = { q: b.buffer('q', a.heads * a.headDim), k: b.buffer('k', width), v: b.buffer('v', width) };
+  b.emit({
+    op: 'matvec',
+    input: normed,
+    weights: [weight('q_proj.weight'), weight('k_proj.weight'), weight('v_proj.weight')],
+    ...(a.biasQkv && { biases: [weight('q_proj.bias'), weight('k_proj.bias'), weight('v_proj.bias')] }),
+    outs: [qkv.q, qkv.k, qkv.v],
+  });
+  emitHeadSteps(b, a, qkv, weight);
+  b.emit({ op: 'cacheAppend', cache, k: qkv.k, v: qkv.v });
+  const heads = emitAttend(b, a, cache, qkv.q);
+  const out = b.buffer('attnOut');
+  const biases = a.biasOut && { biases: [weight('o_proj.bias')] };
+  b.emit({ op: 'matvec', input: heads, weights: [weight('o_proj.weight')], ...biases, outs: [out] });
+  return out;
+}
+
+/** q/k norms, V-norm and RoPE, in place. */
+function emitHeadSteps(
+  b: PlanBuilder,
+  a: AttentionConfig,
+  { q, k, v }: { q: string; k: string; v: string },
+  weight: (name: string) => WeightRef,
+): void {
+  const eps = b.config.normEps;
+  if (a.qkNorm !== 'none') {
+    for (const [buffer, name] of [
+      [q, 'q_norm.weight'],
+      [k, 'k_norm.weight'],
+    ] as const) {
+      const groupSize = a.qkNorm === 'head' ? a.headDim : b.buffers.get(buffer)!.length;
+      b.emit({ op: 'rmsNorm', input: buffer, weight: weight(name), groupSize, eps, out: buffer });
+    }
+  }
+  if (a.vNorm) b.emit({ op: 'rmsNorm', input: v, groupSize: a.headDim, eps, out: v });
+  if (a.rope) for (const buffer of [q, k]) b.emit({ op: 'rope', buffer, headDim: a.headDim, rope: a.rope });
+}
+
+function emitAttend(b: PlanBuilder, a: AttentionConfig, cache: number, q: string): string {
+  const { heads, kvHeads, headDim, scale } = a;
+  const out = b.buffer('attnHeads', heads * headDim);
+  b.emit({
+    op: 'attend',
+    cache,
+    q,
+    out,
+    heads,
+    kvHeads,
+    headDim,
+    scale,
+    ...(a.softcap && { softcap: a.softcap }),
+    ...(a.slidingWindow && { slidingWindow: a.slidingWindow }),
+  });
+  return out;
+}
+
+function emitNorm(b: PlanBuilder, input: string, weight: WeightRef, out: string, notBefore = 0): number {
+  const { hiddenDim: groupSize, normEps: eps } = b.config;
+  return b.emit({ op: 'rmsNorm', input, weight, groupSize, eps, out: b.buffer(out) }, notBefore);
+}
+
+/** out = ffn_norm(input). FFN and experts share the weight, which stands in the dense stream where there is one. */
+export function emitFfnNorm(
+  b: PlanBuilder,
+  layer: number,
+  input: string,
+  out: string,
+  notBefore: number,
+): string {
+  const holder = b.config.layers[layer]!.ffn ? streamName.dense(layer) : streamName.router(layer);
+  emitNorm(b, input, ref(holder, `layers.${layer}.ffn_norm.weight`), out, notBefore);
+  return out;
+}
+
+/** ffnOut = down(act(gate · input) · up · input); returns its buffer, [hiddenDim]. */
+export function emitFfn(b: PlanBuilder, layer: number, ffn: FfnConfig, input: string): string {
+  const weight = (name: string) => ref(streamName.dense(layer), `layers.${layer}.ffn.${name}`);
+  const gate = b.buffer('gate', ffn.dim);
+  const up = b.buffer('up', ffn.dim);
+  const hidden = b.buffer('ffnHidden', ffn.dim);
+  const out = b.buffer('ffnOut');
+  b.emit({
+    op: 'matvec',
+    input,
+    weights: [weight('gate_proj.weight'), weight('up_proj.weight')],
+    ...(ffn.bias && { biases: [weight('gate_proj.bias'), weight('up_proj.bias')] }),
+    outs: [gate, up],
+  });
+  b.emit({ op: 'glu', gate, up, activation: ffn.activation, out: hidden });
+  const biases = ffn.bias && { biases: [weight('down_proj.bias')] };
+  b.emit({ op: 'matvec', input: hidden, weights: [weight('down_proj.weight')], ...biases, outs: [out] });
+  return out;
+}
+
+/** Routes on `input` and computes the chosen experts (Eq. 4.14, 4.15) into entry `ring` of the expert queue. */
+export function emitExperts(
+  b: PlanBuilder,
+  layer: number,
+  experts: ExpertsConfig,
+  input: string,
+  ring: number,
+): string {
+  const { count, topK, dim, activation } = experts;
+  const logits = b.buffer('routerLogits', count);
+  const routing = b.buffer(`routing.${ring}`, 2 * topK);
+  const out = b.buffer(`expertOut.${ring}`);
+  const weights = [ref(streamName.router(layer), `layers.${layer}.router.weight`)];
+  b.emit({ op: 'matvec', input, weights, outs: [logits] });
+  b.emit({ op: 'route', logits, topK, normalize: experts.normalizeTopK, out: routing });
+  b.emitDeferrable({ op: 'experts', layer, input, routing, topK, dim, activation, out });
+  return out;
+}
+
+/** Final norm, LM head (or the tied embedding) and soft-cap; returns the buffer of the logits, [vocabSize]. */
+export function emitHead(b: PlanBuilder, residual: string): string {
+  const { vocabSize, tiedEmbeddings, finalLogitSoftcap } = b.config;
+  const input = b.buffer('finalNorm');
+  const logits = b.buffer('logits', vocabSize);
+  emitNorm(b, residual, ref(streamName.finalNorm(), 'norm.weight'), input);
+  const head = tiedEmbeddings
+    ? ref(streamName.embedding(), 'embed_tokens.weight')
+    : ref(streamName.lmHead(), 'lm_head.weight');
+  b.emit({ op: 'matvec', input, weights: [head], outs: [logits] });
+  if (finalLogitSoftcap) b.emit({ op: 'softcap', buffer: logits, cap: finalLogitSoftcap });
+  return logits;
+}
+
+/** The layer's dense FFN; the styles that call this are checked to have one. */
+export function denseOf(layer: LayerConfig): FfnConfig {
+  if (!layer.ffn) throw new Error('a dense layer without an FFN passed the configuration check');
+  return layer.ffn;
+}
