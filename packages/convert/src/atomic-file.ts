@@ -1,0 +1,115 @@
+import { randomBytes } from 'node:crypto';
+import { type FileHandle, link, open, rename, stat, statfs, unlink } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
+import { type ByteSink, CflowError } from '@cflow/format';
+
+/** Refuses a target that is one of the inputs (by device and inode, so links and spellings do not hide it) or exists. */
+export async function checkTarget(
+  target: string,
+  inputs: readonly string[],
+  overwrite: boolean,
+): Promise<void> {
+  const existing = await stat(target).catch(() => undefined);
+  if (!existing) return;
+  for (const input of inputs) {
+    const other = await stat(input).catch(() => undefined);
+    if (other && other.dev === existing.dev && other.ino === existing.ino) {
+      throw new CflowError('OUTPUT_EXISTS', `the output is the input ${input}`, {
+        file: target,
+        remedy: 'choose another output; --overwrite does not allow this either',
+      });
+    }
+  }
+  if (existing.isDirectory()) throw new CflowError('OUTPUT_EXISTS', 'is a directory', { file: target });
+  if (!overwrite) {
+    throw new CflowError('OUTPUT_EXISTS', 'exists', {
+      file: target,
+      remedy: 'use --overwrite to replace it',
+    });
+  }
+}
+
+/**
+ * A file that is complete or absent: written under a temporary name beside the target, synced, renamed. Call `commit`
+ * or `discard`, always.
+ */
+export class AtomicFile implements ByteSink {
+  readonly name: string;
+  readonly temporary: string;
+  readonly #handle: FileHandle;
+
+  private constructor(target: string, temporary: string, handle: FileHandle) {
+    this.name = target;
+    this.temporary = temporary;
+    this.#handle = handle;
+  }
+
+  /** @throws CflowError WRITE_FAILED if the directory cannot be written or has not `bytes` free */
+  static async create(target: string, bytes: number): Promise<AtomicFile> {
+    const directory = dirname(target);
+    const temporary = join(directory, `.${basename(target)}.${randomBytes(6).toString('hex')}.partial`);
+    await checkSpace(directory, target, bytes);
+    const handle = await open(temporary, 'wx').catch((cause) => failed(target, 'cannot create', cause));
+    return new AtomicFile(target, temporary, handle);
+  }
+
+  async write(offset: number, bytes: Uint8Array): Promise<void> {
+    let done = 0;
+    while (done < bytes.length) {
+      const { bytesWritten } = await this.#handle
+        .write(bytes, done, bytes.length - done, offset + done)
+        .catch((cause) => failed(this.name, `cannot write at byte ${offset + done}`, cause));
+      done += bytesWritten;
+    }
+  }
+
+  /** Makes the target appear. Without `overwrite` a file that came to exist meanwhile is left alone. */
+  async commit(overwrite: boolean): Promise<void> {
+    try {
+      await this.#handle.sync();
+      await this.#handle.close();
+      if (overwrite) await rename(this.temporary, this.name);
+      else {
+        await link(this.temporary, this.name);
+        await unlink(this.temporary);
+      }
+      await syncDirectory(dirname(this.name));
+    } catch (cause) {
+      await this.discard();
+      failed(this.name, 'cannot finish', cause);
+    }
+  }
+
+  async discard(): Promise<void> {
+    await this.#handle.close().catch(() => undefined);
+    await unlink(this.temporary).catch(() => undefined);
+  }
+}
+
+async function checkSpace(directory: string, target: string, bytes: number): Promise<void> {
+  const disk = await statfs(directory).catch((cause) =>
+    failed(target, `cannot use the directory ${directory}`, cause),
+  );
+  const free = disk.bavail * disk.bsize;
+  if (free < bytes) {
+    throw new CflowError('WRITE_FAILED', `needs ${bytes} bytes, the disk has ${free} free`, {
+      file: target,
+      remedy: 'free some space or choose another disk',
+    });
+  }
+}
+
+async function syncDirectory(directory: string): Promise<void> {
+  const handle = await open(directory, 'r');
+  // Some file systems refuse to sync a directory; the file itself is already safe.
+  await handle.sync().catch(() => undefined);
+  await handle.close();
+}
+
+function failed(file: string, what: string, cause: unknown): never {
+  const code = (cause as NodeJS.ErrnoException).code ?? String(cause);
+  if (code === 'EEXIST') {
+    throw new CflowError('OUTPUT_EXISTS', 'exists', { file, remedy: 'use --overwrite to replace it', cause });
+  }
+  throw new CflowError('WRITE_FAILED', `${what}: ${code}`, { file, cause });
+}

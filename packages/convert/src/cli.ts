@@ -1,0 +1,260 @@
+import { stat } from 'node:fs/promises';
+import { extname } from 'node:path';
+import {
+  CflowError,
+  type Container,
+  DTYPE_NAMES,
+  type Dtype,
+  EXIT_CODES,
+  PRESETS,
+  parameterCount,
+} from '@cflow/format';
+import cliProgress from 'cli-progress';
+import yargs from 'yargs';
+import { convertCheckpoint, convertModel, draftMetadata, plannedLayout } from './convert.js';
+import type { ConvertOptions, ConvertResult } from './options.js';
+import { openCheckpoint } from './sources/checkpoint.js';
+import { threadBudget } from './threads.js';
+
+const CONTAINERS: Record<string, Container> = { '.cflow': 'cflow', '.vflow': 'vflow' };
+
+function parser(argv: string[], defaultThreads: number) {
+  return yargs(argv)
+    .scriptName('cflow-convert')
+    .usage(
+      '$0 <source> <output.cflow|.vflow>\n\nConverts a checkpoint directory, or lays a .cflow or .vflow out anew (also as .safetensors).',
+    )
+    .command('$0 [source] [output]', false, (y) =>
+      y
+        .positional('source', {
+          type: 'string',
+          describe: 'checkpoint directory, .cflow or .vflow; may be absent with --model and --dry-run',
+        })
+        .positional('output', {
+          type: 'string',
+          describe: '.cflow or .vflow; .safetensors from a .cflow or .vflow',
+        }),
+    )
+    .option('model', {
+      type: 'string',
+      default: 'auto',
+      choices: ['auto', ...Object.keys(PRESETS)],
+      describe: 'auto, or the preset that the checkpoint must match',
+    })
+    .option('dtype', { choices: DTYPE_NAMES, default: 'q4_0' as Dtype, describe: 'tile dtype' })
+    .option('scale-search', {
+      type: 'boolean',
+      default: true,
+      describe: 'q4_0: search each scale; --no-scale-search is max|w|/7',
+    })
+    .option('allow-nonfinite', {
+      choices: ['zero'] as const,
+      describe: 'store NaN and Inf weights as 0 instead of stopping',
+    })
+    .option('dry-run', {
+      type: 'boolean',
+      default: false,
+      describe: 'say what would be written; write nothing',
+    })
+    .option('json', { type: 'boolean', default: false, describe: 'the result as one JSON document' })
+    .option('verify', {
+      type: 'boolean',
+      default: false,
+      describe: 'read the new file back and check every byte before it gets its name',
+    })
+    .option('threads', { type: 'number', default: defaultThreads, describe: 'quantizing threads' })
+    .option('overwrite', { type: 'boolean', default: false, describe: 'replace an existing output' })
+    .epilogue(
+      `Exit codes: 0 done, ${Object.entries(EXIT_CODES)
+        .map(([name, code]) => `${code} ${name}`)
+        .join(', ')}`,
+    )
+    .strict()
+    .version('0.1.0')
+    .wrap(100)
+    .exitProcess(false)
+    .fail((message, error) => {
+      throw error ?? new CflowError('USAGE', message, { remedy: 'see cflow-convert --help' });
+    });
+}
+
+/** Runs the command; returns its exit code. */
+export async function main(argv: string[]): Promise<number> {
+  try {
+    return await run(argv);
+  } catch (error) {
+    const known =
+      error instanceof CflowError
+        ? error
+        : new CflowError('INTERNAL', String((error as Error).stack ?? error));
+    process.stderr.write(`cflow-convert: error: ${known.message}\n`);
+    return known.exitCode;
+  }
+}
+
+async function run(argv: string[]): Promise<number> {
+  const budget = await threadBudget();
+  const args = await parser(argv, budget.threads).parse();
+  if (args.help || args.version) return 0;
+  const { source, output } = args as { source?: string; output?: string };
+  if (!Number.isInteger(args.threads) || args.threads < 1 || args.threads > 256) {
+    throw new CflowError('USAGE', `--threads is ${args.threads}, expected 1 to 256`);
+  }
+  const container = containerOf(output);
+  const common = {
+    model: args.model,
+    dtype: args.dtype,
+    container: container ?? 'cflow',
+    scaleSearch: args.scaleSearch,
+    zeroNonfinite: args.allowNonfinite === 'zero',
+    overwrite: args.overwrite,
+    verify: args.verify,
+    threads: args.threads,
+  };
+  if (args.dryRun) return dryRun(source, common, args.json);
+  if (!source || !output) {
+    throw new CflowError('USAGE', 'a source and an output are needed', {
+      remedy: 'see cflow-convert --help',
+    });
+  }
+  const result = await interruptible({ ...common, source, output }, args.json);
+  const from = args.threads === budget.threads ? ` (${budget.reason})` : '';
+  process.stdout.write(args.json ? `${JSON.stringify(result)}\n` : `${describe(result, from)}\n`);
+  return 0;
+}
+
+function containerOf(output: string | undefined): Container | undefined {
+  if (output === undefined || extname(output) === '.safetensors') return undefined;
+  const container = CONTAINERS[extname(output)];
+  if (!container) {
+    throw new CflowError('USAGE', `the output ends in "${extname(output)}"`, {
+      file: output,
+      remedy: 'use .cflow or .vflow; .safetensors from a .cflow or .vflow',
+    });
+  }
+  return container;
+}
+
+/** A directory is a checkpoint; a file must be one of ours. */
+async function isModelFile(source: string): Promise<boolean> {
+  const stats = await stat(source).catch((cause: NodeJS.ErrnoException) => {
+    throw new CflowError('NOT_READABLE', `cannot open: ${cause.code}`, { file: source, cause });
+  });
+  return stats.isFile();
+}
+
+async function interruptible(options: ConvertOptions, json: boolean): Promise<ConvertResult> {
+  const abort = new AbortController();
+  const onSignal = () => abort.abort();
+  process.once('SIGINT', onSignal);
+  process.once('SIGTERM', onSignal);
+  const bar = progressBar(json);
+  try {
+    const all = { ...options, signal: abort.signal, onProgress: bar.update };
+    if (await isModelFile(options.source)) return await convertModel(all);
+    if (extname(options.output) === '.safetensors') {
+      throw new CflowError('USAGE', '.safetensors is written from a .cflow or .vflow', {
+        file: options.output,
+      });
+    }
+    return await convertCheckpoint(all);
+  } finally {
+    bar.stop();
+    process.off('SIGINT', onSignal);
+    process.off('SIGTERM', onSignal);
+  }
+}
+
+/** A bar with rate and time left on a terminal; nothing where output is collected. */
+function progressBar(json: boolean) {
+  if (json || !process.stderr.isTTY) return { update: () => undefined, stop: () => undefined };
+  const started = performance.now();
+  const bar = new cliProgress.SingleBar({
+    format: '{bar} {percentage}% | {done} of {size} MB | {rate} MB/s | {eta_formatted} left',
+    stream: process.stderr,
+    hideCursor: true,
+  });
+  let running = false;
+  return {
+    update: (done: number, total: number) => {
+      if (!running) bar.start(total, 0, { done: 0, size: mega(total), rate: 0 });
+      running = true;
+      bar.update(done, {
+        done: mega(done),
+        size: mega(total),
+        rate: mega((done * 1000) / (performance.now() - started)),
+      });
+    },
+    stop: () => bar.stop(),
+  };
+}
+
+function mega(bytes: number): string {
+  return (bytes / 1e6).toFixed(1);
+}
+
+function describe(r: ConvertResult, from: string): string {
+  const speed = mega(r.fileBytes / Math.max(r.seconds, 1e-9));
+  return [
+    `${r.output}: ${r.model}, ${r.parameters.toLocaleString('en')} parameters, ${r.dtype}, ${mega(r.fileBytes)} MB`,
+    `${r.seconds.toFixed(2)} s, ${speed} MB/s written, ${r.threads} threads${from}${r.verified ? ', verified' : ''}`,
+    ...r.notes.map((note) => `note: ${note}`),
+  ].join('\n');
+}
+
+type DryRunOptions = Pick<ConvertOptions, 'model' | 'dtype' | 'container' | 'scaleSearch' | 'zeroNonfinite'>;
+
+async function dryRun(source: string | undefined, options: DryRunOptions, json: boolean): Promise<number> {
+  const { config, checkpoint, weights } = await dryRunModel(source, options.model);
+  const layout = plannedLayout(draftMetadata(config, options, checkpoint), options);
+  const bytesByKind: Record<string, number> = {};
+  for (const { kind, stream, length } of layout.regions) {
+    const name = stream?.kind ?? kind;
+    bytesByKind[name] = (bytesByKind[name] ?? 0) + length;
+  }
+  const report = {
+    model: config.name,
+    container: options.container,
+    dtype: options.dtype,
+    parameters: parameterCount(config),
+    fileBytes: layout.fileBytes,
+    regions: layout.regions.length,
+    bytesByKind,
+    weightsPresent: weights,
+  };
+  process.stdout.write(json ? `${JSON.stringify(report)}\n` : `${describeDryRun(report)}\n`);
+  return 0;
+}
+
+async function dryRunModel(source: string | undefined, model: string) {
+  if (source !== undefined) {
+    const checkpoint = await openCheckpoint(source, { model, dryRun: true });
+    await checkpoint.close();
+    return { config: checkpoint.config, checkpoint, weights: checkpoint.hasWeights };
+  }
+  const preset = Object.hasOwn(PRESETS, model) ? PRESETS[model] : undefined;
+  if (!preset) {
+    throw new CflowError('USAGE', 'a dry run needs a source, or a preset by --model', {
+      remedy: `presets: ${Object.keys(PRESETS).join(', ')}`,
+    });
+  }
+  return { config: preset, checkpoint: undefined, weights: false };
+}
+
+function describeDryRun(report: {
+  model: string;
+  container: string;
+  dtype: string;
+  parameters: number;
+  fileBytes: number;
+  bytesByKind: Record<string, number>;
+}): string {
+  const rows = Object.entries(report.bytesByKind).map(
+    ([kind, bytes]) => `  ${kind.padEnd(12)} ${mega(bytes).padStart(12)} MB`,
+  );
+  return [
+    `${report.model}: ${report.parameters.toLocaleString('en')} parameters as ${report.dtype} .${report.container}: ${mega(report.fileBytes)} MB`,
+    ...rows,
+    'nothing was written',
+  ].join('\n');
+}

@@ -1,0 +1,195 @@
+import { basename, extname, resolve } from 'node:path';
+import { crc32 } from 'node:zlib';
+import {
+  CflowError,
+  exportSafetensors,
+  type Layout,
+  type MetadataDraft,
+  type ModelConfig,
+  type ModelFile,
+  ModelWriter,
+  openModel,
+  parameterCount,
+  relayout,
+  verifyModel,
+} from '@cflow/format';
+import { AtomicFile, checkTarget } from './atomic-file.js';
+import { openFileSource } from './file-source.js';
+import type { ConvertOptions, ConvertResult } from './options.js';
+import { runPipeline } from './pipeline.js';
+import { type CheckpointSource, openCheckpoint } from './sources/checkpoint.js';
+import { DelayedMoESource } from './sources/delayed-moe.js';
+
+export const CONVERTER_VERSION = '0.1.0';
+
+/** A sink that only the layout is wanted of. */
+const NO_SINK = { name: 'nowhere', write: async () => undefined };
+
+/** What the metadata will say, hashes of the source files still to come. Same input and options, same bytes. */
+export function draftMetadata(
+  config: ModelConfig,
+  options: Pick<ConvertOptions, 'dtype' | 'scaleSearch' | 'zeroNonfinite'>,
+  source?: Pick<CheckpointSource, 'name' | 'files' | 'tokenizer'>,
+): MetadataDraft {
+  const files = source?.files.map(({ name, bytes }) => ({ name, bytes, sha256: '0'.repeat(64) })) ?? [];
+  return {
+    config,
+    ...(source?.tokenizer ? { tokenizer: source.tokenizer } : {}),
+    source: { name: source?.name ?? config.name, files },
+    converter: {
+      version: CONVERTER_VERSION,
+      options: {
+        dtype: options.dtype,
+        ...(options.dtype === 'q4_0' ? { scaleSearch: options.scaleSearch } : {}),
+        ...(options.zeroNonfinite ? { allowNonfinite: 'zero' } : {}),
+      },
+    },
+  };
+}
+
+/** The layout that a conversion would write; nothing is written. */
+export function plannedLayout(
+  draft: MetadataDraft,
+  options: Pick<ConvertOptions, 'dtype' | 'container'>,
+): Layout {
+  return new ModelWriter(NO_SINK, { ...options, metadata: draft, crc32 }).layout;
+}
+
+/**
+ * Converts a checkpoint directory. The output is complete or absent, whatever happens.
+ * @throws CflowError of every kind that EXIT_CODES lists but USAGE
+ */
+export async function convertCheckpoint(options: ConvertOptions): Promise<ConvertResult> {
+  const started = performance.now();
+  const source = await openCheckpoint(options.source, { model: options.model });
+  try {
+    const paths = source.files.map(({ path }) => path);
+    await checkTarget(options.output, paths, options.overwrite);
+    const metadata = draftMetadata(source.config, options, source);
+    const layout = await writeAtomically(
+      options,
+      plannedLayout(metadata, options).fileBytes,
+      async (sink) => {
+        const { dtype, container } = options;
+        const writer = new ModelWriter(sink, { dtype, container, metadata, crc32 });
+        const sums = await runPipeline(new DelayedMoESource(source), writer, paths, options);
+        const files = metadata.source.files.map((file, index) => ({ ...file, sha256: sums[index]! }));
+        await writer.finish({ ...metadata.source, files });
+        return writer.layout;
+      },
+    );
+    return resultOf(options, layout, started, vocabularyNotes(source));
+  } finally {
+    await source.close();
+  }
+}
+
+function vocabularyNotes({ tokenizer, config }: CheckpointSource): string[] {
+  if (!tokenizer || tokenizer.vocabSize === config.vocabSize) return [];
+  return [
+    `the tokenizer has ${tokenizer.vocabSize} entries, the embedding ${config.vocabSize} rows; surplus rows are never generated`,
+  ];
+}
+
+/** Writes a .cflow or .vflow anew in the other container, or as .safetensors (F32, canonical names). */
+export async function convertModel(options: ConvertOptions): Promise<ConvertResult> {
+  const started = performance.now();
+  const source = await openFileSource(options.source);
+  try {
+    const file = await openModel(source, { crc32 });
+    await checkTarget(options.output, [options.source], options.overwrite);
+    const { signal } = options;
+    let done = 0;
+    const onProgress = (bytes: number) => {
+      if (signal?.aborted) throw new CflowError('INTERRUPTED', 'interrupted; nothing was left at the output');
+      done += bytes;
+      options.onProgress?.(done, source.size);
+    };
+    const target = { ...options, dtype: file.dtype };
+    if (extname(options.output) === '.safetensors') {
+      await writeExport(target, source, file);
+      return resultOf(target, file.layout, started, []);
+    }
+    const layout = await writeAtomically(target, source.size, (sink) =>
+      relayout(source, file, sink, options.container, { crc32, onProgress }),
+    );
+    return resultOf(target, layout, started, []);
+  } finally {
+    await source.close();
+  }
+}
+
+async function writeExport(
+  options: ConvertOptions,
+  source: Parameters<typeof exportSafetensors>[0],
+  file: ModelFile,
+): Promise<void> {
+  const sink = await AtomicFile.create(options.output, 4 * parameterCount(file.config));
+  try {
+    let offset = 0;
+    for await (const piece of exportSafetensors(source, file)) {
+      if (options.signal?.aborted)
+        throw new CflowError('INTERRUPTED', 'interrupted; nothing was left at the output');
+      await sink.write(offset, piece);
+      offset += piece.length;
+    }
+    await sink.commit(options.overwrite);
+  } catch (error) {
+    await sink.discard();
+    throw error;
+  }
+}
+
+async function writeAtomically(
+  options: ConvertOptions,
+  bytes: number,
+  write: (sink: AtomicFile) => Promise<Layout>,
+): Promise<Layout> {
+  const sink = await AtomicFile.create(options.output, bytes);
+  try {
+    const layout = await write(sink);
+    if (options.verify) await verifyFile(sink.temporary);
+    if (options.signal?.aborted)
+      throw new CflowError('INTERRUPTED', 'interrupted; nothing was left at the output');
+    await sink.commit(options.overwrite);
+    return layout;
+  } catch (error) {
+    await sink.discard();
+    throw error;
+  }
+}
+
+async function verifyFile(path: string): Promise<void> {
+  const source = await openFileSource(path);
+  try {
+    for await (const fault of verifyModel(source, await openModel(source, { crc32 }), { crc32 })) {
+      throw new CflowError('VERIFY_FAILED', fault.problem, {
+        file: path,
+        field: fault.region,
+        offset: fault.offset,
+      });
+    }
+  } finally {
+    await source.close();
+  }
+}
+
+function resultOf(
+  { output, dtype, container, threads, verify }: ConvertOptions,
+  { config, fileBytes }: Layout,
+  started: number,
+  notes: readonly string[],
+): ConvertResult {
+  return {
+    output: resolve(output),
+    model: config.name || basename(output),
+    container,
+    dtype,
+    parameters: parameterCount(config),
+    fileBytes,
+    seconds: (performance.now() - started) / 1000,
+    threads,
+    verified: verify,
+    notes,
+  };
+}

@@ -1,0 +1,69 @@
+import { Worker } from 'node:worker_threads';
+import { CflowError, type ErrorCode, EXIT_CODES } from '@cflow/format';
+import type { Task, TaskResult } from './worker.js';
+
+interface Waiting {
+  resolve(result: TaskResult): void;
+  reject(error: Error): void;
+}
+interface Reply {
+  job: number;
+  result?: TaskResult;
+  failure?: { message: string; code?: string };
+}
+
+/** A fixed number of worker threads; each task goes to the one with the least to do. */
+export class WorkerPool {
+  readonly #workers: { worker: Worker; jobs: Set<number> }[];
+  readonly #waiting = new Map<number, Waiting>();
+  #nextJob = 0;
+
+  constructor(threads: number) {
+    // Tests run from src/, where the worker exists only compiled.
+    const file = new URL(import.meta.url.replace(/\/src\/pool\.ts$/, '/dist/pool.js'));
+    this.#workers = Array.from({ length: threads }, () => {
+      const worker = new Worker(new URL('./worker.js', file));
+      const entry = { worker, jobs: new Set<number>() };
+      worker.on('message', (reply: Reply) => this.#settle(entry.jobs, reply));
+      worker.on('error', (error) => this.#fail(entry.jobs, error));
+      return entry;
+    });
+  }
+
+  run(task: Task): Promise<TaskResult> {
+    const job = this.#nextJob++;
+    const entry = this.#workers.reduce((least, other) => (other.jobs.size < least.jobs.size ? other : least));
+    entry.jobs.add(job);
+    const transfer = task.kind === 'stripe' ? [task.values.buffer as ArrayBuffer] : [];
+    return new Promise((resolve, reject) => {
+      this.#waiting.set(job, { resolve, reject });
+      entry.worker.postMessage({ job, task }, transfer);
+    });
+  }
+
+  async close(): Promise<void> {
+    await Promise.all(this.#workers.map(({ worker }) => worker.terminate()));
+  }
+
+  #settle(jobs: Set<number>, { job, result, failure }: Reply): void {
+    const waiting = this.#waiting.get(job)!;
+    this.#waiting.delete(job);
+    jobs.delete(job);
+    if (result) waiting.resolve(result);
+    else waiting.reject(failureOf(failure!));
+  }
+
+  #fail(jobs: Set<number>, cause: Error): void {
+    for (const job of jobs) {
+      this.#waiting
+        .get(job)
+        ?.reject(new CflowError('INTERNAL', `a worker stopped: ${cause.message}`, { cause }));
+    }
+    jobs.clear();
+  }
+}
+
+/** Errors cross threads as plain data; the code makes them typed again. */
+function failureOf({ message, code }: { message: string; code?: string }): Error {
+  return new CflowError(code && code in EXIT_CODES ? (code as ErrorCode) : 'INTERNAL', message);
+}
