@@ -37,6 +37,16 @@ export async function openFileSource(path: string): Promise<FileSource> {
   }
 }
 
+/** As openFileSource, or undefined if there is no such file. */
+export async function openUnlessMissing(path: string): Promise<FileSource | undefined> {
+  try {
+    return await openFileSource(path);
+  } catch (error) {
+    if (error instanceof CflowError && errno(error.details.cause) === 'ENOENT') return undefined;
+    throw error;
+  }
+}
+
 /**
  * A ByteSource of `size` bytes over an open handle.
  * `read` throws NOT_READABLE for a range beyond the end (both numbers), a failed read or a file that shrank, and

@@ -1,0 +1,67 @@
+import { CflowError, type Metadata } from '@cflow/format';
+import { z } from 'zod';
+import { isJsonObject, type JsonObject, type JsonValue, parseJsonObject } from '../json.js';
+
+export type Tokenizer = NonNullable<Metadata['tokenizer']>;
+
+/** The tokenizer's files of a checkpoint, as far as they exist. */
+export interface TokenizerFiles {
+  tokenizerJson?: Uint8Array | undefined;
+  tokenizerConfigJson?: Uint8Array | undefined;
+  chatTemplate?: Uint8Array | undefined;
+}
+
+const namedTemplates = z.array(z.object({ name: z.string(), template: z.string() }));
+
+/**
+ * What goes into the metadata: the texts as they were, the chat template from its own file or from
+ * tokenizer_config.json, and the size of the vocabulary. Undefined without a tokenizer.json.
+ * @throws CflowError CONFIG_INVALID for broken JSON (line and column) or a tokenizer without a vocabulary
+ */
+export function readTokenizer(files: TokenizerFiles, at: (name: string) => string): Tokenizer | undefined {
+  if (!files.tokenizerJson) return undefined;
+  const json = parseJsonObject(files.tokenizerJson, { file: at('tokenizer.json') });
+  const settings =
+    files.tokenizerConfigJson &&
+    parseJsonObject(files.tokenizerConfigJson, { file: at('tokenizer_config.json') });
+  const chatTemplate = files.chatTemplate ? text(files.chatTemplate) : templateOf(settings?.chat_template);
+  const vocabSize = tokenizerVocabSize(json);
+  if (vocabSize === 0) {
+    throw new CflowError('CONFIG_INVALID', 'no vocabulary', {
+      file: at('tokenizer.json'),
+      field: 'model.vocab',
+    });
+  }
+  return {
+    tokenizerJson: text(files.tokenizerJson),
+    ...(files.tokenizerConfigJson && { tokenizerConfigJson: text(files.tokenizerConfigJson) }),
+    ...(chatTemplate !== undefined && { chatTemplate }),
+    vocabSize,
+  };
+}
+
+/** Highest id + 1 over the vocabulary and the added tokens: what the tokenizer can produce; 0 for none. */
+export function tokenizerVocabSize(json: JsonObject): number {
+  const model = isJsonObject(json.model) ? json.model : {};
+  const added = Array.isArray(json.added_tokens) ? json.added_tokens : [];
+  const ids = [
+    // Unigram vocabularies are lists of [token, score]; the position is the id.
+    ...(Array.isArray(model.vocab) ? [model.vocab.length - 1] : [highest(Object.values(model.vocab ?? {}))]),
+    highest(added.map((token) => (isJsonObject(token) ? token.id : undefined))),
+  ];
+  return highest(ids) + 1;
+}
+
+function highest(ids: readonly (JsonValue | undefined)[]): number {
+  return ids.reduce<number>((most, id) => (typeof id === 'number' && id > most ? id : most), -1);
+}
+
+function templateOf(template: JsonValue | undefined): string | undefined {
+  if (typeof template === 'string') return template;
+  const named = namedTemplates.safeParse(template).data ?? [];
+  return (named.find(({ name }) => name === 'default') ?? named[0])?.template;
+}
+
+function text(bytes: Uint8Array): string {
+  return new TextDecoder().decode(bytes);
+}
