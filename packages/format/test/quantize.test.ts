@@ -1,0 +1,118 @@
+import { describe, expect, it } from 'vitest';
+import { f16ToF32, type Q4Quantizer, quantizeQ4Report, quantizeQ4Search, quantizeQ8 } from '../src/index.js';
+import { random } from './support.js';
+
+function q4(quantize: Q4Quantizer, values: readonly number[]) {
+  const q = new Uint8Array(32);
+  const scale = f16ToF32(quantize(Float32Array.from(values), 0, values.length, q));
+  return { scale, q: [...q] };
+}
+function q8(values: readonly number[]) {
+  const q = new Int8Array(32);
+  const scale = f16ToF32(quantizeQ8(Float32Array.from(values), 0, values.length, q));
+  return { scale, q: [...q] };
+}
+const padded = (values: number[], fill: number) => [...values, ...Array(32 - values.length).fill(fill)];
+const error = (values: readonly number[], { scale, q }: { scale: number; q: number[] }) =>
+  values.reduce((sum, w, i) => sum + (Math.fround(w) - scale * (q[i]! - 8)) ** 2, 0);
+const signed = (next: () => number) => next() / 2 ** 31 - 1;
+
+describe('q4_0 by the rule of the report (s = max|w| / 7, q = round(w / s) + 8)', () => {
+  it('quantizes a group worked out by hand: max 7 gives s = 1', () => {
+    const values = [7, -7, 3.25, -3.25, 0.49, -0.49, 0.51, -0.51, 6.6, -6.6, 0];
+    const expected = [15, 1, 11, 5, 8, 8, 9, 7, 15, 1, 8];
+    expect(q4(quantizeQ4Report, values)).toEqual({ scale: 1, q: padded(expected, 8) });
+  });
+
+  it('takes the largest magnitude when it is negative: −3.5 gives s = 0.5', () => {
+    expect(q4(quantizeQ4Report, [-3.5, 1, 0.5])).toEqual({ scale: 0.5, q: padded([1, 10, 9], 8) });
+  });
+
+  it('rounds the scale to f16: max 1 gives 1/7 = 0x3092 = 0.142822265625', () => {
+    expect(q4(quantizeQ4Report, [1, -1])).toEqual({ scale: 0.142822265625, q: padded([15, 1], 8) });
+  });
+
+  it('starts at the given index and leaves what follows alone', () => {
+    const q = new Uint8Array(32);
+    const scale = quantizeQ4Report(Float32Array.of(100, 7, 1, 100), 1, 2, q);
+    expect([f16ToF32(scale), ...q]).toEqual([1, ...padded([15, 9], 8)]);
+  });
+});
+
+describe('groups whose scale vanishes', () => {
+  const cases: [string, number[]][] = [
+    ['all zero', Array(32).fill(0)],
+    ['negative zeros', Array(32).fill(-0)],
+    ['f32 subnormals', [1e-40, -1e-42, 1e-45]],
+    ['a maximum whose scale underflows f16', [2 ** -25 * 6.9, -(2 ** -26)]],
+  ];
+  it.each(cases)('%s: scale 0, zeros, no NaN', (_, values) => {
+    for (const quantize of [quantizeQ4Report, quantizeQ4Search]) {
+      expect(q4(quantize, values)).toEqual({ scale: 0, q: Array(32).fill(8) });
+    }
+  });
+
+  it('the same for q8_0, whose scale is max / 127', () => {
+    for (const values of [Array(32).fill(0), [1e-40], [2 ** -25 * 126, -(2 ** -26)]]) {
+      expect(q8(values)).toEqual({ scale: 0, q: Array(32).fill(0) });
+    }
+  });
+
+  it('keeps the smallest scale that f16 holds', () => {
+    expect(q4(quantizeQ4Report, [7 * 2 ** -24, -3 * 2 ** -24])).toEqual({
+      scale: 2 ** -24,
+      q: padded([15, 5], 8),
+    });
+  });
+});
+
+describe('q4_0 with scale search', () => {
+  it('is never worse than the report on 20,000 groups of every length, scale and shape', () => {
+    const next = random(11);
+    for (let i = 0; i < 20_000; i++) {
+      const magnitude = 2 ** ((next() % 60) - 40);
+      const power = 1 + (next() % 4);
+      const values = Array.from({ length: 1 + (next() % 32) }, () => signed(next) ** power * magnitude);
+      const report = q4(quantizeQ4Report, values);
+      const search = q4(quantizeQ4Search, values);
+      if (error(values, search) > error(values, report)) expect({ values, search, report }).toBeUndefined();
+      if (!search.q.every((q) => q >= 0 && q <= 15)) expect(search).toBeUndefined();
+    }
+  });
+
+  it('uses the level −8 that the report leaves unused: −8 … 7 times a scale is exact', () => {
+    const values = Array.from({ length: 32 }, (_, i) => ((i % 16) - 8) * 0.25);
+    const found = q4(quantizeQ4Search, values);
+    expect(error(values, found)).toBe(0);
+    expect(error(values, q4(quantizeQ4Report, values))).toBeGreaterThan(0.1);
+  });
+
+  it('lowers the squared error of normal weights by a tenth at least', () => {
+    const next = random(5);
+    const normal = () => Array.from({ length: 6 }, () => signed(next)).reduce((a, b) => a + b, 0);
+    let [search, report] = [0, 0];
+    for (let i = 0; i < 2_000; i++) {
+      const values = Array.from({ length: 32 }, normal);
+      search += error(values, q4(quantizeQ4Search, values));
+      report += error(values, q4(quantizeQ4Report, values));
+    }
+    expect(search / report).toBeLessThan(0.9);
+  });
+});
+
+describe('q8_0 (s = max|w| / 127)', () => {
+  it('quantizes a group worked out by hand: max 127 gives s = 1', () => {
+    expect(q8([127, -127, 1.4, -1.4, 63.6, 0])).toEqual({
+      scale: 1,
+      q: padded([127, -127, 1, -1, 64, 0], 0),
+    });
+  });
+
+  it('is off by at most half a step, plus what rounding the scale costs', () => {
+    const next = random(3);
+    const values = Array.from({ length: 32 }, () => signed(next));
+    const { scale, q } = q8(values);
+    const worst = Math.max(...values.map((w, i) => Math.abs(w - scale * q[i]!)));
+    expect(worst).toBeLessThan(scale * (0.5 + 127 * 2 ** -11));
+  });
+});
