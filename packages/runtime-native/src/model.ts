@@ -1,0 +1,107 @@
+import {
+  type ByteSource,
+  CflowError,
+  type Metadata,
+  type ModelConfig,
+  openModel,
+  type TransferMode,
+} from '@cflow/format';
+import type { Engine, EngineFactory } from './engine.js';
+import { openFileSource } from './file-source.js';
+import { openReferenceEngine } from './reference/engine.js';
+import { Session } from './session.js';
+import { TextTokenizer } from './tokenizer.js';
+
+/** Engines by name. */
+export const ENGINES = { reference: openReferenceEngine } as const satisfies Record<string, EngineFactory>;
+export type EngineName = keyof typeof ENGINES;
+
+export interface OpenModelOptions {
+  readonly engine?: EngineName | undefined;
+  /** Where the plan puts its transfers; `none` loads each stream when it is first used. */
+  readonly transfers?: TransferMode | undefined;
+}
+
+export interface ModelParts {
+  readonly config: ModelConfig;
+  readonly engine: Engine;
+  readonly metadata?: Metadata | undefined;
+  readonly tokenizer?: TextTokenizer | undefined;
+  /** Called once, when the model closes. */
+  readonly onClose?: () => Promise<void>;
+}
+
+/** An opened model: its configuration, its tokenizer, and an engine that sessions run on. */
+export class Model {
+  readonly config: ModelConfig;
+  readonly metadata: Metadata | undefined;
+  readonly tokenizer: TextTokenizer | undefined;
+  readonly #parts: ModelParts;
+  readonly #sessions = new Set<Session>();
+  #closed = false;
+
+  constructor(parts: ModelParts) {
+    this.config = parts.config;
+    this.metadata = parts.metadata;
+    this.tokenizer = parts.tokenizer;
+    this.#parts = parts;
+  }
+
+  /**
+   * Opens a .cflow or .vflow file. A source that is passed in stays the caller's to close.
+   * @throws CflowError NOT_READABLE, and whatever `openModel` finds wrong with the file
+   */
+  static async open(file: string | ByteSource, options: OpenModelOptions = {}): Promise<Model> {
+    const opened = typeof file === 'string' ? await openFileSource(file) : undefined;
+    try {
+      return await openFrom(opened ?? (file as ByteSource), options, async () => opened?.close());
+    } catch (error) {
+      await opened?.close();
+      throw error;
+    }
+  }
+
+  /** Name of the engine. */
+  get engineName(): string {
+    return this.#parts.engine.name;
+  }
+
+  /** Starts an empty sequence. @throws CflowError USAGE after close */
+  createSession(): Session {
+    if (this.#closed) throw new CflowError('USAGE', 'the model is closed');
+    const session = new Session({
+      config: this.config,
+      engine: this.#parts.engine.createSession(),
+      tokenizer: this.tokenizer,
+      onClose: (closed) => this.#sessions.delete(closed),
+    });
+    this.#sessions.add(session);
+    return session;
+  }
+
+  /** Closes sessions, engine and file; calling it again does nothing. */
+  async close(): Promise<void> {
+    if (this.#closed) return;
+    this.#closed = true;
+    for (const session of [...this.#sessions]) await session.close();
+    await this.#parts.engine.close();
+    await this.#parts.onClose?.();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+}
+
+async function openFrom(
+  source: ByteSource,
+  options: OpenModelOptions,
+  onClose: () => Promise<void>,
+): Promise<Model> {
+  const file = await openModel(source);
+  const open = ENGINES[options.engine ?? 'reference'];
+  const engine = await open(source, file, { transfers: options.transfers ?? 'none' });
+  const { config, metadata } = file;
+  const tokenizer = metadata.tokenizer && new TextTokenizer(metadata.tokenizer);
+  return new Model({ config, engine, metadata, tokenizer, onClose });
+}

@@ -1,0 +1,86 @@
+import { CflowError } from '@cflow/format';
+import type { Model } from './model.js';
+
+const SEPARATOR = '<|endoftext|>';
+
+export interface PerplexityOptions {
+  /** How many texts, from the first; absent = all. */
+  readonly stories?: number | undefined;
+  /** Tokens of each text, BOS included; default 256. */
+  readonly tokens?: number | undefined;
+  readonly signal?: AbortSignal | undefined;
+  readonly onStory?: ((done: number, of: number) => void) | undefined;
+}
+
+export interface Perplexity {
+  readonly stories: number;
+  /** Tokens predicted, the first of each text not counted. */
+  readonly predictedTokens: number;
+  /** Mean negative log-likelihood of the predicted tokens, nats. */
+  readonly nats: number;
+  /** e^nats. */
+  readonly perplexity: number;
+}
+
+/** Texts of a file: separated by lines `<|endoftext|>`, stripped of surrounding white space, empty ones dropped. */
+export function splitStories(text: string): string[] {
+  return text
+    .split(SEPARATOR)
+    .map((story) => story.trim())
+    .filter((story) => story !== '');
+}
+
+/**
+ * Mean loss of a model over the texts of a file, each from an empty context.
+ * @throws CflowError USAGE without a tokenizer or without a token to predict, LIMIT_EXCEEDED beyond the context
+ */
+export async function perplexity(
+  model: Model,
+  text: string,
+  options: PerplexityOptions = {},
+): Promise<Perplexity> {
+  const { stories: limit, tokens = 256, signal, onStory } = options;
+  if (!model.tokenizer) throw new CflowError('USAGE', 'the file has no tokenizer, so texts cannot be scored');
+  const stories = splitStories(text).slice(0, limit);
+  let nats = 0;
+  let predictedTokens = 0;
+  for (const [index, story] of stories.entries()) {
+    const ids = model.tokenizer.encode(story).slice(0, tokens);
+    if (ids.length > 1) nats += await loss(model, ids, signal);
+    predictedTokens += Math.max(0, ids.length - 1);
+    onStory?.(index + 1, stories.length);
+  }
+  if (predictedTokens === 0) throw new CflowError('USAGE', 'the texts hold no token to predict');
+  nats /= predictedTokens;
+  return { stories: stories.length, predictedTokens, nats, perplexity: Math.exp(nats) };
+}
+
+/** Summed negative log-likelihood of ids[1…] in nats. */
+async function loss(model: Model, ids: readonly number[], signal: AbortSignal | undefined): Promise<number> {
+  const session = model.createSession();
+  let sum = 0;
+  const onLogits = (index: number, logits: Float32Array) => {
+    sum += negativeLogLikelihood(logits, ids[index + 1]!);
+  };
+  try {
+    await session.prefill(ids.slice(0, -1), { signal, onLogits });
+  } finally {
+    await session.close();
+  }
+  return sum;
+}
+
+/** −ln softmax(logits)[id]. @throws CflowError NONFINITE_WEIGHT if it is NaN */
+export function negativeLogLikelihood(logits: Float32Array, id: number): number {
+  let max = Number.NEGATIVE_INFINITY;
+  for (const logit of logits) max = Math.max(max, logit);
+  let sum = 0;
+  for (const logit of logits) sum += Math.exp(logit - max);
+  const nats = max + Math.log(sum) - logits[id]!;
+  if (Number.isNaN(nats)) {
+    throw new CflowError('NONFINITE_WEIGHT', 'logits are NaN', {
+      remedy: 'verify the file or convert it again',
+    });
+  }
+  return nats;
+}

@@ -1,0 +1,50 @@
+import { buildPlan, CflowError, type ModelConfig, type TransferMode } from '@cflow/format';
+import type { Engine, EngineFactory, EngineSession, RunOptions } from '../engine.js';
+import { FileWeightStore, type WeightStore } from '../weights.js';
+import { Interpreter } from './interpreter.js';
+
+/** The reference engine over the weights of a file. */
+export const openReferenceEngine: EngineFactory = async (source, file, { transfers }) => {
+  const weights = new FileWeightStore(source, file);
+  return referenceEngine(file.config, weights, transfers, () => weights.residentBytes);
+};
+
+/** The reference engine over any weights. */
+export function referenceEngine(
+  config: ModelConfig,
+  weights: WeightStore,
+  transfers: TransferMode = 'none',
+  weightBytes: () => number = () => 0,
+): Engine {
+  const plan = buildPlan(config, { transfers });
+  return {
+    name: 'reference',
+    createSession: () => new ReferenceSession(new Interpreter(plan, weights), weightBytes),
+    close: async () => undefined,
+  };
+}
+
+class ReferenceSession implements EngineSession {
+  readonly #interpreter: Interpreter;
+  readonly #weightBytes: () => number;
+
+  constructor(interpreter: Interpreter, weightBytes: () => number) {
+    this.#interpreter = interpreter;
+    this.#weightBytes = weightBytes;
+  }
+
+  async run(ids: readonly number[], { signal, onLogits }: RunOptions = {}): Promise<Float32Array> {
+    for (const [index, id] of ids.entries()) {
+      if (signal?.aborted) throw new CflowError('INTERRUPTED', 'interrupted');
+      await this.#interpreter.step(id, { logits: onLogits !== undefined || index === ids.length - 1 });
+      onLogits?.(index, this.#interpreter.logits);
+    }
+    return this.#interpreter.logits;
+  }
+
+  stats() {
+    return { weightBytes: this.#weightBytes(), cacheBytes: this.#interpreter.cacheBytes };
+  }
+
+  async close(): Promise<void> {}
+}

@@ -1,0 +1,217 @@
+/** What every step of a plan does: one short function per op, the readable definition that other engines must match. */
+import {
+  CflowError,
+  type PlanStep,
+  type StepOp,
+  streamName,
+  type TransferTarget,
+  type WeightRef,
+} from '@cflow/format';
+import type { WeightStore } from '../weights.js';
+import type { KvCache } from './kv-cache.js';
+import { ACTIVATION_FUNCTIONS, dot, matvec, ropeFrequencies, softmax, topIndices } from './math.js';
+
+/** What steps read and write while one token passes through the plan. */
+export interface StepState {
+  token: number;
+  position: number;
+  readonly weights: WeightStore;
+  readonly caches: ReadonlyMap<number, KvCache>;
+  /** Fetches under way, by `transferKey`. */
+  readonly transfers: Map<string, Promise<void>>;
+  /** @throws CflowError INTERNAL if the plan names a buffer that it does not declare */
+  buffer(name: string): Float32Array;
+}
+
+type StepOf<Op extends StepOp> = Extract<PlanStep, { op: Op }>;
+export type StepFunction<Op extends StepOp> = (step: StepOf<Op>, state: StepState) => void | Promise<void>;
+
+export const STEP_FUNCTIONS: { readonly [Op in StepOp]: StepFunction<Op> } = {
+  async embed({ weight, scale, out }, state) {
+    const row = await state.weights.row(weight, state.token);
+    const x = state.buffer(out);
+    for (let i = 0; i < x.length; i++) x[i] = row[i]! * scale;
+  },
+
+  call({ target }, state) {
+    const fetch = loadAll(targetStreams(target, state), state.weights);
+    // A failure is reported by the sync; without a handler here Node would end the process before that.
+    fetch.catch(() => undefined);
+    state.transfers.set(transferKey(target), fetch);
+  },
+
+  async sync({ target }, state) {
+    const fetch = state.transfers.get(transferKey(target));
+    if (!fetch)
+      throw new CflowError('INTERNAL', `the plan syncs ${transferKey(target)}, which was never called`);
+    await fetch;
+    state.transfers.delete(transferKey(target));
+  },
+
+  async rmsNorm({ input, weight, groupSize, eps, out }, state) {
+    const w = weight && (await state.weights.tensor(weight));
+    const x = state.buffer(input);
+    const y = state.buffer(out);
+    for (let from = 0; from < x.length; from += groupSize) {
+      const scale = 1 / Math.sqrt(dot(x, from, x, from, groupSize) / groupSize + eps);
+      for (let i = 0; i < groupSize; i++) {
+        // A weight of one group serves every group (q/k norm per head); a longer one covers the whole buffer.
+        y[from + i] = x[from + i]! * scale * (w ? w[(from + i) % w.length]! : 1);
+      }
+    }
+  },
+
+  async matvec({ input, weights, biases, outs }, state) {
+    for (const [i, ref] of weights.entries()) {
+      const matrix = await state.weights.tensor(ref);
+      const bias = biases?.[i] && (await state.weights.tensor(biases[i]));
+      matvec(matrix, state.buffer(input), state.buffer(outs[i]!), bias);
+    }
+  },
+
+  rope({ buffer, headDim, rope }, state) {
+    const x = state.buffer(buffer);
+    const half = rope.rotaryDim / 2;
+    for (const [i, frequency] of ropeFrequencies(rope).entries()) {
+      const cos = Math.cos(state.position * frequency);
+      const sin = Math.sin(state.position * frequency);
+      for (let head = i; head < x.length; head += headDim) {
+        const first = x[head]!;
+        const second = x[head + half]!;
+        x[head] = first * cos - second * sin;
+        x[head + half] = second * cos + first * sin;
+      }
+    }
+  },
+
+  cacheAppend({ cache, k, v }, state) {
+    cacheOf(state, cache).append(state.buffer(k), state.buffer(v));
+  },
+
+  attend(step, state) {
+    const cache = cacheOf(state, step.cache);
+    const out = state.buffer(step.out);
+    const first = Math.max(0, cache.length - (step.slidingWindow ?? cache.length));
+    out.fill(0);
+    for (let head = 0; head < step.heads; head++) {
+      const kvHead = Math.floor((head * step.kvHeads) / step.heads) * step.headDim;
+      const scores = attentionScores(step, cache, state.buffer(step.q), head, kvHead, first);
+      for (let j = 0; j < scores.length; j++) {
+        const at = cache.offset(first + j) + kvHead;
+        for (let i = 0; i < step.headDim; i++)
+          out[head * step.headDim + i]! += scores[j]! * cache.values[at + i]!;
+      }
+    }
+  },
+
+  glu({ gate, up, activation, out }, state) {
+    glu(state.buffer(gate), state.buffer(up), ACTIVATION_FUNCTIONS[activation], state.buffer(out));
+  },
+
+  route({ logits, topK, normalize, out }, state) {
+    const values = state.buffer(logits);
+    const chosen = topIndices(values, topK);
+    if (chosen.length < topK) {
+      throw new CflowError(
+        'NONFINITE_WEIGHT',
+        `router logits (${logits}) are NaN at position ${state.position}`,
+        {
+          remedy: 'a weight is not finite; verify the file or convert it again',
+        },
+      );
+    }
+    const weights = Float64Array.from(normalize ? chosen.map((i) => values[i]!) : values);
+    softmax(weights);
+    const routing = state.buffer(out);
+    routing.set(chosen);
+    for (const [j, expert] of chosen.entries()) routing[topK + j] = weights[normalize ? j : expert]!;
+  },
+
+  async experts({ layer, input, routing, topK, dim, activation, out }, state) {
+    const x = state.buffer(input);
+    const y = state.buffer(out);
+    const choice = state.buffer(routing);
+    const [gate, up, down] = [new Float32Array(dim), new Float32Array(dim), new Float32Array(y.length)];
+    y.fill(0);
+    for (let j = 0; j < topK; j++) {
+      const expert = expertTensors(layer, choice[j]!, state.weights);
+      matvec(await expert('gate_proj'), x, gate);
+      matvec(await expert('up_proj'), x, up);
+      glu(gate, up, ACTIVATION_FUNCTIONS[activation], gate);
+      matvec(await expert('down_proj'), gate, down);
+      for (let i = 0; i < y.length; i++) y[i]! += choice[topK + j]! * down[i]!;
+    }
+  },
+
+  sum({ terms, coefficients, out }, state) {
+    const inputs = terms.map((name) => state.buffer(name));
+    const y = state.buffer(out);
+    for (let i = 0; i < y.length; i++) {
+      let total = 0;
+      for (let t = 0; t < inputs.length; t++) total += coefficients[t]! * inputs[t]![i]!;
+      y[i] = total;
+    }
+  },
+
+  softcap({ buffer, cap }, state) {
+    const x = state.buffer(buffer);
+    for (let i = 0; i < x.length; i++) x[i] = cap * Math.tanh(x[i]! / cap);
+  },
+};
+
+/** Runs one step through the table. */
+export function runStep(step: PlanStep, state: StepState): void | Promise<void> {
+  return (STEP_FUNCTIONS[step.op] as StepFunction<StepOp>)(step, state);
+}
+
+async function loadAll(streams: readonly string[], weights: WeightStore): Promise<void> {
+  await Promise.all(streams.map((stream) => weights.load(stream)));
+}
+
+function glu(gate: Float32Array, up: Float32Array, act: (x: number) => number, out: Float32Array): void {
+  for (let i = 0; i < out.length; i++) out[i] = act(gate[i]!) * up[i]!;
+}
+
+/** Softmax over scale · q·k, soft-capped, for positions from `first` to the last one appended. */
+function attentionScores(
+  { headDim, scale, softcap }: StepOf<'attend'>,
+  cache: KvCache,
+  q: Float32Array,
+  head: number,
+  kvHead: number,
+  first: number,
+): Float64Array {
+  const scores = new Float64Array(cache.length - first);
+  for (let j = 0; j < scores.length; j++) {
+    const score = scale * dot(cache.keys, cache.offset(first + j) + kvHead, q, head * headDim, headDim);
+    scores[j] = softcap ? softcap * Math.tanh(score / softcap) : score;
+  }
+  softmax(scores);
+  return scores;
+}
+
+function cacheOf(state: StepState, cache: number): KvCache {
+  const found = state.caches.get(cache);
+  if (!found) throw new CflowError('INTERNAL', `the plan uses cache ${cache}, which it does not declare`);
+  return found;
+}
+
+function expertTensors(layer: number, expert: number, weights: WeightStore) {
+  return (projection: string) => {
+    const stream = streamName.expert(layer, expert);
+    const ref: WeightRef = { stream, tensor: `${stream}.${projection}.weight` };
+    return weights.tensor(ref);
+  };
+}
+
+function transferKey(target: TransferTarget): string {
+  return target.kind === 'stream' ? target.stream : `experts of layer ${target.layer}`;
+}
+
+/** The streams behind a target; for experts, those of the routing as it stands when the fetch starts. */
+function targetStreams(target: TransferTarget, state: StepState): string[] {
+  if (target.kind === 'stream') return [target.stream];
+  const routing = state.buffer(target.routing);
+  const chosen = [...routing.subarray(0, routing.length / 2)];
+  return chosen.map((expert) => streamName.expert(target.layer, expert));
+}

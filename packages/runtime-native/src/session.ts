@@ -1,0 +1,259 @@
+import { CflowError, type ModelConfig } from '@cflow/format';
+import type { EngineSession, EngineStats } from './engine.js';
+import { Sampler, type SamplerOptions } from './sampler.js';
+import type { TextTokenizer } from './tokenizer.js';
+
+export const DEFAULT_MAX_TOKENS = 128;
+
+export interface GenerateOptions extends SamplerOptions {
+  /** Ids to pass through the model first; may be omitted after a `prefill`. */
+  readonly ids?: readonly number[] | undefined;
+  /** Tokens to generate; must fit the context. Absent = 128, or as many as fit. */
+  readonly maxTokens?: number | undefined;
+  /** Go on after an end-of-text token. */
+  readonly ignoreEos?: boolean | undefined;
+  /** Ends the generation between tokens with CflowError INTERRUPTED. */
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** Why a generation ended: an end-of-text token, maxTokens, or the end of the context. */
+export type FinishReason = 'eos' | 'length' | 'context';
+
+export interface GeneratedToken {
+  readonly id: number;
+  /** Text that this token completes; the pieces join to the whole. Empty without a tokenizer. */
+  readonly text: string;
+  /** Set on the last token. */
+  readonly finish?: FinishReason;
+}
+
+/** Figures of a session; times in milliseconds, rates in tokens per second. */
+export interface SessionStats extends EngineStats {
+  readonly promptTokens: number;
+  readonly generatedTokens: number;
+  readonly prefillMs: number;
+  readonly decodeMs: number;
+  readonly tokensPerSecond: number;
+}
+
+export interface SessionParts {
+  readonly config: ModelConfig;
+  readonly engine: EngineSession;
+  readonly tokenizer?: TextTokenizer | undefined;
+  readonly onClose?: (session: Session) => void;
+}
+
+/** One sequence of tokens through a model. Its calls must not overlap: each rejects with USAGE while another runs. */
+export class Session {
+  readonly #parts: SessionParts;
+  #position = 0;
+  #logits: Float32Array | undefined;
+  #busy = false;
+  #closed = false;
+  #failure: unknown;
+  #counts = { promptTokens: 0, generatedTokens: 0, prefillMs: 0, decodeMs: 0 };
+
+  constructor(parts: SessionParts) {
+    this.#parts = parts;
+  }
+
+  /** Tokens that have passed. */
+  get position(): number {
+    return this.#position;
+  }
+
+  /** Ids that can be generated are below this: rows beyond the tokenizer's vocabulary mean nothing. */
+  get vocabLimit(): number {
+    const { config, tokenizer } = this.#parts;
+    return Math.min(config.vocabSize, tokenizer?.vocabSize ?? config.vocabSize);
+  }
+
+  /**
+   * Passes tokens through the model. `onLogits` sees the logits after each of them.
+   * @throws CflowError USAGE for no or unknown ids, LIMIT_EXCEEDED beyond the context, INTERRUPTED by the signal
+   */
+  async prefill(
+    ids: readonly number[],
+    options: {
+      signal?: AbortSignal | undefined;
+      onLogits?: (index: number, logits: Float32Array) => void;
+    } = {},
+  ): Promise<void> {
+    await this.#exclusive(() => this.#prefill(ids, options));
+  }
+
+  /** Passes one token. Throws as `prefill`. */
+  async decode(id: number): Promise<void> {
+    await this.#exclusive(() => this.#decode(id));
+  }
+
+  /** A copy of the logits after the last token, [vocabSize]. @throws CflowError USAGE before the first */
+  logits(): Float32Array {
+    this.#usable();
+    if (!this.#logits)
+      throw new CflowError('USAGE', 'there are no logits before the first token; call prefill');
+    return this.#logits.slice();
+  }
+
+  /**
+   * Generates tokens one by one; the last has `finish`. Leaving the loop early ends the generation.
+   * @throws CflowError as `prefill`, and NONFINITE_WEIGHT when logits are NaN
+   */
+  async *generate(options: GenerateOptions = {}): AsyncGenerator<GeneratedToken, void, void> {
+    const sampler = new Sampler(options);
+    this.#enter();
+    try {
+      const count = this.#budget(options);
+      if (options.ids) await this.#prefill(options.ids, options);
+      if (!this.#logits)
+        throw new CflowError('USAGE', 'nothing to continue: give ids, or call prefill first');
+      yield* this.#tokens(sampler, count, options);
+    } finally {
+      this.#busy = false;
+    }
+  }
+
+  stats(): SessionStats {
+    const { generatedTokens, decodeMs } = this.#counts;
+    const tokensPerSecond = decodeMs > 0 ? (1000 * generatedTokens) / decodeMs : 0;
+    return { ...this.#parts.engine.stats(), ...this.#counts, tokensPerSecond };
+  }
+
+  /** Frees the sequence; calling it again does nothing. */
+  async close(): Promise<void> {
+    if (this.#closed) return;
+    this.#closed = true;
+    await this.#parts.engine.close();
+    this.#parts.onClose?.(this);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  async *#tokens(
+    sampler: Sampler,
+    { count, finish }: { count: number; finish: FinishReason },
+    { ids = [], ignoreEos = false, signal }: GenerateOptions,
+  ): AsyncGenerator<GeneratedToken, void, void> {
+    const { config, tokenizer } = this.#parts;
+    const stream = tokenizer?.stream(ids);
+    for (let i = 0; i < count; i++) {
+      this.#usable();
+      interrupt(signal);
+      const id = sampler.sample(this.#logits!, this.vocabLimit);
+      this.#counts.generatedTokens++;
+      const last =
+        !ignoreEos && config.eosTokenIds.includes(id) ? 'eos' : i + 1 === count ? finish : undefined;
+      const text = (stream?.push(id) ?? '') + (last && stream ? stream.flush() : '');
+      yield last ? { id, text, finish: last } : { id, text };
+      if (last) return;
+      await this.#decode(id);
+    }
+  }
+
+  /** How many tokens may be generated. The last one need not pass through the model, so it needs no position. */
+  #budget({ ids = [], maxTokens }: GenerateOptions): { count: number; finish: FinishReason } {
+    const { contextLength } = this.#parts.config;
+    const room = contextLength - this.#position - ids.length + 1;
+    if (maxTokens === undefined) {
+      const count = Math.min(DEFAULT_MAX_TOKENS, room);
+      return { count, finish: count < DEFAULT_MAX_TOKENS ? 'context' : 'length' };
+    }
+    if (!Number.isInteger(maxTokens) || maxTokens < 1) {
+      throw new CflowError('USAGE', `${maxTokens} is not a whole number above 0`, { field: 'maxTokens' });
+    }
+    if (maxTokens > room) {
+      throw new CflowError(
+        'LIMIT_EXCEEDED',
+        `${maxTokens} tokens do not fit the context of ${contextLength}`,
+        {
+          field: 'maxTokens',
+          value: maxTokens,
+          limit: contextLength,
+          remedy: `at most ${Math.max(0, room)} fit after ${this.#position + ids.length} tokens`,
+        },
+      );
+    }
+    return { count: maxTokens, finish: 'length' };
+  }
+
+  async #prefill(ids: readonly number[], options: Parameters<EngineSession['run']>[1]): Promise<void> {
+    if (ids.length === 0) throw new CflowError('USAGE', 'no token ids: the prompt is empty');
+    const start = performance.now();
+    await this.#run(ids, options);
+    this.#counts.promptTokens += ids.length;
+    this.#counts.prefillMs += performance.now() - start;
+  }
+
+  async #decode(id: number): Promise<void> {
+    const start = performance.now();
+    await this.#run([id]);
+    this.#counts.decodeMs += performance.now() - start;
+  }
+
+  async #run(ids: readonly number[], options?: Parameters<EngineSession['run']>[1]): Promise<void> {
+    this.#usable();
+    this.#checkIds(ids);
+    interrupt(options?.signal);
+    try {
+      this.#logits = await this.#parts.engine.run(ids, options);
+      this.#position += ids.length;
+    } catch (error) {
+      // Caches may hold half a token: nothing that follows would be right.
+      this.#failure = error;
+      throw error;
+    }
+  }
+
+  #checkIds(ids: readonly number[]): void {
+    const { vocabSize, contextLength } = this.#parts.config;
+    const bad = ids.find((id) => !Number.isInteger(id) || id < 0 || id >= vocabSize);
+    if (bad !== undefined) {
+      throw new CflowError('USAGE', `token id ${bad} is not a whole number from 0 to ${vocabSize - 1}`, {
+        field: 'ids',
+        value: bad,
+        limit: vocabSize,
+      });
+    }
+    if (this.#position + ids.length > contextLength) {
+      const needed = this.#position + ids.length;
+      throw new CflowError('LIMIT_EXCEEDED', `${needed} tokens do not fit the context of ${contextLength}`, {
+        field: 'ids',
+        value: needed,
+        limit: contextLength,
+        remedy: 'shorten the prompt',
+      });
+    }
+  }
+
+  async #exclusive(work: () => Promise<void>): Promise<void> {
+    this.#enter();
+    try {
+      await work();
+    } finally {
+      this.#busy = false;
+    }
+  }
+
+  #enter(): void {
+    this.#usable();
+    if (this.#busy) {
+      throw new CflowError('USAGE', 'the session is busy: another call or generation has not ended', {
+        remedy: 'await it, or create a second session',
+      });
+    }
+    this.#busy = true;
+  }
+
+  #usable(): void {
+    if (this.#closed) throw new CflowError('USAGE', 'the session is closed');
+    if (this.#failure !== undefined) {
+      throw new CflowError('USAGE', 'the session failed before; create a new one', { cause: this.#failure });
+    }
+  }
+}
+
+function interrupt(signal: AbortSignal | undefined): void {
+  if (signal?.aborted) throw new CflowError('INTERRUPTED', 'interrupted', { cause: signal.reason });
+}
