@@ -22,7 +22,7 @@ const schema = z.object({
   attention_bias: z.boolean().default(false),
   mlp_bias: z.boolean().default(false),
   tie_word_embeddings: z.boolean().default(false),
-  quantization_config: z.unknown(),
+  quantization_config: z.unknown().optional(),
 });
 type LlamaJson = z.output<typeof schema>;
 
