@@ -26,7 +26,10 @@ export type PlanStep = { readonly phase: number } & StepBody;
 export type StepBody =
   /** out = embedding row of the token × scale. A gather of one row, not a stream. */
   | { readonly op: 'embed'; readonly weight: WeightRef; readonly scale: number; readonly out: string }
-  /** Starts a fetch; returns at once (PIPO's Call). Transfers of a phase run before its other steps. */
+  /**
+   * Starts a fetch; returns at once (PIPO's Call). Transfers of a phase run before its other steps. `trigger` says, for
+   * people, what made the fetch possible: `token`, `slot <layer>`, or the name of a routing.
+   */
   | { readonly op: 'call'; readonly target: TransferTarget; readonly trigger: string }
   /** Waits for a fetch (PIPO's Synchronize). */
   | { readonly op: 'sync'; readonly target: TransferTarget }
@@ -94,7 +97,7 @@ export type StepBody =
       readonly activation: Activation;
       readonly out: string;
     }
-  /** out = scale · Σ terms (terms[i] times coefficients[i]); `out` may be one of the terms. Summed left to right. */
+  /** out = Σ coefficients[i] · terms[i], summed left to right; `out` may be one of the terms. */
   | {
       readonly op: 'sum';
       readonly terms: readonly string[];
