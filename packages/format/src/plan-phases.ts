@@ -39,7 +39,6 @@ export interface Scheduled {
 
 interface Deferrable {
   readonly step: Scheduled;
-  readonly out: string;
   /** The phase that consumes the output; set when the consumer is emitted. */
   consumedIn?: number;
 }
@@ -58,6 +57,8 @@ export class PlanBuilder {
   private readonly written = new Map<string, number>();
   private readonly read = new Map<string, number>();
   private readonly deferrable: Deferrable[] = [];
+  /** Deferrable steps whose output nothing has read yet, by the buffer of the output. */
+  private readonly pending = new Map<string, Deferrable>();
 
   constructor(readonly config: ModelConfig) {}
 
@@ -90,12 +91,16 @@ export class PlanBuilder {
   /** Adds a step that may run in any phase from its earliest to the last before its output is read. */
   emitDeferrable(body: StepBody & { readonly out: string }): void {
     this.emit(body);
-    this.deferrable.push({ step: this.steps.at(-1)!, out: body.out });
+    const entry: Deferrable = { step: this.steps.at(-1)! };
+    this.deferrable.push(entry);
+    this.pending.set(body.out, entry);
   }
 
   private consume(reads: readonly string[], phase: number): void {
-    for (const entry of this.deferrable) {
-      if (entry.consumedIn === undefined && reads.includes(entry.out)) entry.consumedIn = phase;
+    for (const name of reads) {
+      const entry = this.pending.get(name);
+      if (entry) entry.consumedIn = phase;
+      this.pending.delete(name);
     }
   }
 

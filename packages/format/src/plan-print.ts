@@ -1,5 +1,5 @@
 /** Plans for people: one line per step, grouped by phase, at most 100 columns. */
-import type { ExecutionPlan, PlanStep, StepBody, TransferTarget, WeightRef } from './plan-types.js';
+import type { ExecutionPlan, StepBody, TransferTarget, WeightRef } from './plan-types.js';
 
 const COLUMNS = 100;
 const OP_WIDTH = 12;
@@ -7,9 +7,10 @@ const OP_WIDTH = 12;
 /** The text of a plan: a summary, then every phase with its steps. Ends with a newline. */
 export function formatPlan(plan: ExecutionPlan): string {
   const lines = [...summary(plan)];
+  const done = residualNotes(plan);
   let phase = -1;
   for (const step of plan.steps) {
-    if (step.phase !== phase) lines.push(...heading(plan, step));
+    if (step.phase !== phase) lines.push('', `phase ${step.phase}${done.get(step.phase) ?? ''}`);
     phase = step.phase;
     lines.push(...wrap(`  ${step.op.padEnd(OP_WIDTH)}${describe(step)}`));
   }
@@ -24,10 +25,11 @@ function* summary({ config, options, buffers, caches, steps, phaseCount }: Execu
   yield `${buffers.length} buffers of ${floats} f32, ${caches.length} key/value caches`;
 }
 
-function heading({ residuals }: ExecutionPlan, { phase }: PlanStep): string[] {
-  const done = residuals.filter((residual) => residual.phase === phase);
-  const note = done.map(({ layer, buffer }) => `  (${buffer} = residual after layer ${layer})`).join('');
-  return ['', `phase ${phase}${note}`];
+/** Which residual a phase completes, by phase. */
+function residualNotes({ residuals }: ExecutionPlan): Map<number, string> {
+  return new Map(
+    residuals.map(({ layer, buffer, phase }) => [phase, `  (${buffer} = residual after layer ${layer})`]),
+  );
 }
 
 const DESCRIBE: { [Op in StepBody['op']]: (step: Extract<StepBody, { op: Op }>) => string } = {
