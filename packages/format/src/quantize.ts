@@ -9,15 +9,16 @@ export const GROUP = 32;
  */
 export type Q4Quantizer = (values: Float32Array, at: number, n: number, q: Uint8Array) => number;
 
-/** Report §3.10.3: s = max|w| / 7, q = round(w / s) + 8. A scale that underflows f16 makes the group zero. */
+/** Report §3.10.3: s = max|w| / 7, q = round(w / s) + 8. A scale that underflows f16 is 0, and so is the group. */
 export const quantizeQ4Report: Q4Quantizer = (values, at, n, q) => {
   q.fill(8);
   let most = 0;
   for (let i = 0; i < n; i++) most = Math.max(most, Math.abs(values[at + i]!));
-  const scale = f32ToF16(most / 7);
-  if (f16ToF32(scale) === 0) return 0;
-  assignNibbles(values, at, n, 7 / most, q);
-  return scale;
+  const bits = f32ToF16(most / 7);
+  const scale = f16ToF32(bits);
+  // Rounded with the scale that is stored, not the one before it was rounded to f16: a reader multiplies by this one.
+  if (scale !== 0) assignNibbles(values, at, n, 1 / scale, q);
+  return bits;
 };
 
 function assignNibbles(values: Float32Array, at: number, n: number, inverse: number, q: Uint8Array): void {
@@ -26,7 +27,7 @@ function assignNibbles(values: Float32Array, at: number, n: number, inverse: num
 
 function nibble(scaled: number): number {
   const rounded = Math.floor(scaled + 8.5);
-  return rounded < 0 ? 0 : rounded > 15 ? 15 : rounded;
+  return Math.max(0, Math.min(15, rounded));
 }
 
 /** Levels that the largest weight is tried at, on its own side of zero; −8 is the side that reaches further. */
