@@ -2,13 +2,19 @@ import { fileURLToPath } from 'node:url';
 import { defineConfig } from 'vitest/config';
 
 /** Tests run against the sources; only the CLI tests, which spawn a process, use dist/. */
-const source = (name: string) => fileURLToPath(new URL(`packages/${name}/src/index.ts`, import.meta.url));
+const source = (path: string) => fileURLToPath(new URL(`packages/${path}`, import.meta.url));
+const packages = ['format', 'convert', 'runtime-native', 'inspect', 'bench'];
 
 export default defineConfig({
   resolve: {
-    alias: Object.fromEntries(
-      ['format', 'convert', 'runtime-native', 'inspect', 'bench'].map((name) => [`@cflow/${name}`, source(name)]),
-    ),
+    alias: [
+      { find: '@cflow/format/node', replacement: source('format/src/node.ts') },
+      ...packages.map((name) => ({ find: `@cflow/${name}`, replacement: source(`${name}/src/index.ts`) })),
+    ],
   },
-  test: { include: ['packages/*/test/**/*.test.ts', 'test/**/*.test.ts'], testTimeout: 120_000, hookTimeout: 120_000 },
+  test: {
+    include: ['packages/*/test/**/*.test.ts', 'test/**/*.test.ts'],
+    testTimeout: 120_000,
+    hookTimeout: 120_000,
+  },
 });

@@ -13,8 +13,8 @@ import {
   relayout,
   verifyModel,
 } from '@cflow/format';
+import { openFileSource } from '@cflow/format/node';
 import { AtomicFile, checkTarget } from './atomic-file.js';
-import { openFileSource } from './file-source.js';
 import type { ConvertOptions, ConvertResult } from './options.js';
 import { runPipeline } from './pipeline.js';
 import { type CheckpointSource, openCheckpoint } from './sources/checkpoint.js';

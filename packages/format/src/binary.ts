@@ -1,18 +1,26 @@
 import { CflowError } from './errors.js';
 import { FIELD_BYTES, type Field, type Struct } from './schema.js';
 
-/** Decodes `struct` at `offset` of `bytes`; the caller has made sure that the bytes are there. u64 over 2^53 − 1 is an error. */
+/**
+ * Decodes `struct` at `offset` of `bytes`, which lie at `base` in the file; the caller has made sure that they are there.
+ * @throws CflowError LIMIT_EXCEEDED for a u64 over 2^53 − 1
+ */
 export function readStruct(
   struct: Struct,
   bytes: Uint8Array,
   offset = 0,
   file?: string,
+  base = 0,
 ): Record<string, number> {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const out: Record<string, number> = Object.create(null);
   for (const field of struct.fields) {
     if (field.type !== 'magic')
-      out[field.name] = readField(view, field, offset, `${struct.name}.${field.name}`, file);
+      out[field.name] = readField(view, field, offset, {
+        file,
+        field: `${struct.name}.${field.name}`,
+        offset: base,
+      });
   }
   return out;
 }
@@ -20,11 +28,10 @@ export function readStruct(
 function readField(
   view: DataView,
   { type, offset }: Field,
-  base: number,
-  name: string,
-  file?: string,
+  start: number,
+  where: { file: string | undefined; field: string; offset: number },
 ): number {
-  const at = base + offset;
+  const at = start + offset;
   switch (type) {
     case 'u8':
       return view.getUint8(at);
@@ -38,9 +45,8 @@ function readField(
       const value = view.getBigUint64(at, true);
       if (value <= BigInt(Number.MAX_SAFE_INTEGER)) return Number(value);
       throw new CflowError('LIMIT_EXCEEDED', `${value} is over the limit of ${Number.MAX_SAFE_INTEGER}`, {
-        file,
-        field: name,
-        offset: at,
+        ...where,
+        offset: where.offset + at,
       });
     }
   }

@@ -98,7 +98,7 @@ export function configFromHeader(h: HeaderValues, file: string): ModelConfig {
       normEps: 1e-6,
       tiedEmbeddings: Boolean(h.feature_flags! & FEATURE_FLAGS.tiedEmbeddings),
       scaleEmbeddings: Boolean(h.feature_flags! & FEATURE_FLAGS.scaleEmbeddings),
-      ...(h.final_logit_softcap ? { finalLogitSoftcap: h.final_logit_softcap } : {}),
+      ...(h.final_logit_softcap !== 0 ? { finalLogitSoftcap: h.final_logit_softcap } : {}),
       combineStyle: style,
       denseDelay: h.dense_delay,
       expertDelay: h.expert_delay,
@@ -256,8 +256,10 @@ export function groupDescriptors(layout: Layout): HeaderValues[] {
       )
         .flat()
         .filter((region) => region !== undefined);
-      const offset = Math.min(...regions.map((region) => region.offset));
-      return { offset, length: Math.max(...regions.map((region) => region.offset + region.length)) - offset };
+      // Not Math.min(...): a group may have more regions than a call can take arguments.
+      const offset = regions.reduce((least, region) => Math.min(least, region.offset), Infinity);
+      const end = regions.reduce((most, region) => Math.max(most, region.offset + region.length), 0);
+      return { offset, length: end - offset };
     };
     const attention = span([streamName.attention]);
     const dense = span([streamName.dense, streamName.router]);
@@ -286,7 +288,15 @@ export function encodeExpertTable(layout: Layout, layer: number): Uint8Array {
   return bytes;
 }
 
-/** Reads the entries of a table of `struct`s. */
-export function readTable(struct: Struct, bytes: Uint8Array, count: number, file: string): HeaderValues[] {
-  return Array.from({ length: count }, (_, index) => readStruct(struct, bytes, index * struct.bytes, file));
+/** Reads the entries of a table of `struct`s, whose `bytes` lie at `base` in the file. */
+export function readTable(
+  struct: Struct,
+  bytes: Uint8Array,
+  count: number,
+  file: string,
+  base: number,
+): HeaderValues[] {
+  return Array.from({ length: count }, (_, index) =>
+    readStruct(struct, bytes, index * struct.bytes, file, base),
+  );
 }

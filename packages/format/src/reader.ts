@@ -66,7 +66,7 @@ export async function openModel(
   }
   const metadata = await readMetadata(source, header, container);
   const config = metadata?.config ?? configFromHeader(header, file);
-  if (metadata) compareFields(configFields(config), header, file);
+  compareFields(configFields(config), header, file, metadata ? CONTRADICTION : NEEDS_METADATA);
   checkStreamCount(config, file);
   const tables = tableRegions(header, container, config);
   await checkHead(source, tables.layerTable, struct.bytes, container, header.head_checksum!, crc32);
@@ -91,17 +91,20 @@ function checkTiles(header: HeaderValues, file: string): Dtype {
     invalid(`${header.quant_type} is no tile dtype, known are 0 to 3`, { file, field: 'quant_type' });
   const expected: HeaderValues = { quant_group: DTYPES[dtype].group };
   if ('tile_rows' in header) Object.assign(expected, { tile_rows: TILE_ROWS, tile_cols: TILE_COLS });
-  compareFields(expected, header, file);
+  compareFields(expected, header, file, 'the file is damaged; convert it again');
   return dtype;
 }
 
-function compareFields(expected: HeaderValues, header: HeaderValues, file: string): void {
+const CONTRADICTION = 'header and metadata contradict each other; convert the checkpoint again';
+const NEEDS_METADATA = "a model that differs from the report's needs metadata; convert the checkpoint again";
+
+function compareFields(expected: HeaderValues, header: HeaderValues, file: string, remedy: string): void {
   const wrong = Object.keys(expected).filter((name) => expected[name] !== header[name]);
   if (!wrong.length) return;
   invalid(wrong.map((name) => `${name} is ${header[name]}, expected ${expected[name]}`).join('; '), {
     file,
     field: 'header',
-    remedy: 'header and metadata contradict each other; convert the checkpoint again',
+    remedy,
   });
 }
 
@@ -115,7 +118,7 @@ async function readMetadata(
     metadata_length: number;
   };
   const at = { file: source.name, field: 'metadata', offset };
-  if (length === 0) return undefined;
+  if (length === 0) return offset === 0 ? undefined : invalid(`no bytes at ${offset}, expected offset 0`, at);
   if (length > MAX_METADATA_BYTES) {
     throw new CflowError('LIMIT_EXCEEDED', `${length} bytes, the limit is ${MAX_METADATA_BYTES}`, at);
   }
@@ -239,9 +242,10 @@ async function readLayout(source: ByteSource, head: Head): Promise<Layout> {
     REGION.layerTable,
   );
   const layers = config.layers.length;
-  const entries = readTable(LAYER_ENTRY, table, layers, file);
+  const entries = readTable(LAYER_ENTRY, table, layers, file, tables.layerTable.offset);
   for (const [layer, entry] of entries.entries()) collect(found, entry, layerPointers(layer));
-  collect(found, readStruct(VOCAB_ENTRY, table, layers * LAYER_ENTRY.bytes, file), vocabPointers());
+  const vocab = readStruct(VOCAB_ENTRY, table, layers * LAYER_ENTRY.bytes, file, tables.layerTable.offset);
+  collect(found, vocab, vocabPointers());
   const expertTables = await readExpertTables(source, config, found);
 
   const streams = modelStreams(config);
@@ -309,7 +313,8 @@ async function readExpertTables(
       });
     }
     const bytes = await readExactly(source, place.offset, length, name);
-    for (const [expert, entry] of readTable(EXPERT_ENTRY, bytes, experts.count, source.name).entries()) {
+    const entries = readTable(EXPERT_ENTRY, bytes, experts.count, source.name, place.offset);
+    for (const [expert, entry] of entries.entries()) {
       found.set(`layers.${layer}.experts.${expert}`, { offset: entry.offset!, length: entry.length! });
     }
     regions.push({ name, kind: 'expertTable', offset: place.offset, length, layer });
@@ -328,12 +333,6 @@ function streamRegion(
   const expected = streamBytes(stream, dtype);
   if (place.length !== expected)
     invalid(`has ${place.length} bytes, its tensors need ${expected}`, { ...at, offset: place.offset });
-  if (place.offset % STREAM_ALIGNMENT) {
-    invalid(`starts at ${place.offset}, not a multiple of ${STREAM_ALIGNMENT}`, {
-      ...at,
-      offset: place.offset,
-    });
-  }
   return { name: stream.name, kind: 'stream', offset: place.offset, length: place.length, stream };
 }
 
@@ -345,7 +344,9 @@ function cover(regions: Region[], size: number, file: string): Region[] {
     const at = { file, field: region.name, offset: region.offset };
     if (region.offset < end) invalid(`overlaps ${covered.at(-1)!.name}, which ends at ${end}`, at);
     const gap = region.offset - end;
-    if (gap >= STREAM_ALIGNMENT) invalid(`leaves a gap of ${gap} bytes after ${covered.at(-1)?.name}`, at);
+    const alignment = region.kind === 'stream' ? STREAM_ALIGNMENT : TABLE_ALIGNMENT;
+    if (region.offset % alignment) invalid(`starts at ${region.offset}, not a multiple of ${alignment}`, at);
+    if (gap >= alignment) invalid(`leaves a gap of ${gap} bytes after ${covered.at(-1)?.name}`, at);
     if (gap) covered.push({ name: REGION.padding(end), kind: 'padding', offset: end, length: gap });
     covered.push(region);
     end = region.offset + region.length;
@@ -374,6 +375,7 @@ async function checkGroups(source: ByteSource, layout: Layout, { offset, length 
     await readExactly(source, offset, length, field),
     count,
     source.name,
+    offset,
   );
   for (const [index, entry] of entries.entries()) {
     for (const { name } of GROUP_DESCRIPTOR.fields) {

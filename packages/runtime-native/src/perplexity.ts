@@ -70,8 +70,11 @@ async function loss(model: Model, ids: readonly number[], signal: AbortSignal | 
   return sum;
 }
 
-/** −ln softmax(logits)[id]. @throws CflowError NONFINITE_WEIGHT if it is NaN */
+/** −ln softmax(logits)[id]. @throws CflowError NONFINITE_WEIGHT if it is NaN, USAGE if there is no logit of that id */
 export function negativeLogLikelihood(logits: Float32Array, id: number): number {
+  if (id >= logits.length) {
+    throw new CflowError('USAGE', `token id ${id} of the text is not one of the model's ${logits.length}`);
+  }
   let max = Number.NEGATIVE_INFINITY;
   for (const logit of logits) max = Math.max(max, logit);
   let sum = 0;

@@ -2,8 +2,8 @@
 import { stat } from 'node:fs/promises';
 import { basename, join, resolve } from 'node:path';
 import { CflowError, type ModelConfig, PRESETS } from '@cflow/format';
+import { errno, openUnlessMissing } from '@cflow/format/node';
 import { cflow, type Family, readModelConfig } from '../families/index.js';
-import { errno, openUnlessMissing } from '../file-source.js';
 import { parseJsonObject } from '../json.js';
 import { listTensorMismatches, tensorNameMap, throwMismatches } from './mismatch.js';
 import { tensorRowsF32 } from './safetensors.js';

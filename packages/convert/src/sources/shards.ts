@@ -1,8 +1,8 @@
 /** The weights of a checkpoint directory: one safetensors file, or shards that an index names. */
 import { join } from 'node:path';
 import { CflowError } from '@cflow/format';
+import { type FileSource, openUnlessMissing } from '@cflow/format/node';
 import { z } from 'zod';
-import { type FileSource, openUnlessMissing } from '../file-source.js';
 import { type JsonObject, parseJsonObject } from '../json.js';
 import { readSafetensorsHeader, type SafetensorsEntry } from './safetensors.js';
 

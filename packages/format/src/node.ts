@@ -1,6 +1,8 @@
+/** The ByteSource over files, and the only file of this package that touches Node: imported as `@cflow/format/node`. */
 import { constants } from 'node:buffer';
 import { open } from 'node:fs/promises';
-import { type ByteSource, CflowError } from '@cflow/format';
+import { CflowError } from './errors.js';
+import type { ByteSource } from './source.js';
 
 /** Linux ends one read at 2,147,479,552 bytes without an error; smaller pieces also bound what the kernel pins. */
 export const MAX_READ_BYTES = 64 * 1024 * 1024;

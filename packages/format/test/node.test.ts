@@ -2,7 +2,7 @@ import { mkdtemp, open, rm, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { fileSource, MAX_READ_BYTES, openFileSource, type ReadHandle } from '../src/file-source.js';
+import { fileSource, MAX_READ_BYTES, openFileSource, type ReadHandle } from '../src/node.js';
 
 let dir: string;
 beforeAll(async () => {
