@@ -1,0 +1,235 @@
+import { openModel, streamName } from '@cflow/format';
+import { describe, expect, it } from 'vitest';
+import { Model } from '../src/model.js';
+import { negativeLogLikelihood, perplexity, splitStories } from '../src/perplexity.js';
+import type { GeneratedToken, GenerateOptions, Session } from '../src/session.js';
+import { goldenJson, type Trace } from './helpers.js';
+import { countingSource, goldenFile, tokenizerMetadata } from './model-file.js';
+
+const trace = goldenJson('arch2_4', 'trace.json') as Trace;
+
+async function openGolden(...args: Parameters<typeof goldenFile>) {
+  const { bytes } = await goldenFile(...args);
+  const source = countingSource(bytes);
+  return { model: await Model.open(source), source };
+}
+
+async function collect(session: Session, options: GenerateOptions): Promise<GeneratedToken[]> {
+  const tokens: GeneratedToken[] = [];
+  for await (const token of session.generate(options)) tokens.push(token);
+  return tokens;
+}
+
+describe('a model from a file', () => {
+  it.each(['cflow', 'vflow'] as const)('%s gives the logits of the trace', async (container) => {
+    const { model } = await openGolden('arch2_4', { container });
+    const session = model.createSession();
+    await session.prefill(trace.tokens);
+    const logits = session.logits();
+    expect(logits.indexOf(Math.max(...logits))).toBe(trace.argmax.at(-1));
+    const last = trace.logits[String(trace.tokens.length - 1)];
+    for (const [id, value] of (last ?? []).entries()) expect(logits[id]).toBeCloseTo(value, 3);
+  });
+
+  it('reads only the experts that the routing chose', async () => {
+    const { bytes, config } = await goldenFile('arch2_4');
+    const source = countingSource(bytes);
+    const { streams } = await openModel(source);
+    const model = await Model.open(source);
+    source.reads.length = 0;
+    await model.createSession().prefill(trace.tokens.slice(0, 1));
+    const wasRead = (name: string) => {
+      const { offset, length } = streams.get(name)!;
+      return source.reads.some((read) => read.offset < offset + length && offset < read.offset + read.length);
+    };
+    for (const layer of config.layers.keys()) {
+      const read = [0, 1, 2, 3].filter((expert) => wasRead(streamName.expert(layer, expert)));
+      expect(read).toEqual([...trace.routerIndices![0]![layer]!].sort());
+    }
+  });
+
+  it('reads each stream once', async () => {
+    const { model, source } = await openGolden('arch5');
+    const session = model.createSession();
+    await session.prefill([1, 2]);
+    const before = source.reads.length;
+    await session.prefill([1, 2]);
+    expect(source.reads.length).toBe(before);
+  });
+});
+
+describe('generate', () => {
+  it('at temperature 0 gives the argmax of every step', async () => {
+    const { model } = await openGolden('arch4');
+    const expected: number[] = [];
+    const stepwise = model.createSession();
+    await stepwise.prefill([5, 6]);
+    for (let i = 0; i < 6; i++) {
+      const logits = stepwise.logits();
+      expected.push(logits.indexOf(Math.max(...logits)));
+      await stepwise.decode(expected.at(-1)!);
+    }
+    const tokens = await collect(model.createSession(), { ids: [5, 6], maxTokens: 6, temperature: 0 });
+    expect(tokens.map(({ id }) => id)).toEqual(expected);
+    expect(tokens.map(({ finish }) => finish)).toEqual([...Array(5), 'length']);
+  });
+
+  it('stops at an end-of-text token unless told not to', async () => {
+    const free = await collect((await openGolden('arch4')).model.createSession(), {
+      ids: [5],
+      maxTokens: 4,
+      temperature: 0,
+    });
+    const eos = free[1]!.id;
+    const { model } = await openGolden('arch4', {}, { eosTokenIds: [eos] });
+    const options = { ids: [5], maxTokens: 4, temperature: 0 };
+    const stopped = await collect(model.createSession(), options);
+    expect(stopped.at(-1)).toMatchObject({ id: eos, finish: 'eos' });
+    expect(stopped.length).toBeLessThanOrEqual(2);
+    expect(await collect(model.createSession(), { ...options, ignoreEos: true })).toHaveLength(4);
+  });
+
+  it('never generates rows beyond the tokenizer, and streams the text', async () => {
+    const tokenizer = { ...tokenizerMetadata(), vocabSize: 9 };
+    const { model } = await openGolden('arch4', { tokenizer });
+    const session = model.createSession();
+    expect(session.vocabLimit).toBe(9);
+    const tokens = await collect(session, {
+      ids: [5],
+      maxTokens: 50,
+      temperature: 100,
+      topK: 0,
+      topP: 1,
+      seed: 1,
+    });
+    expect(Math.max(...tokens.map(({ id }) => id))).toBe(8);
+    const ids = tokens.map(({ id }) => id);
+    expect(tokens.map(({ text }) => text).join('')).toBe(model.tokenizer!.decode([5, ...ids]).slice(1));
+  });
+
+  it('fills the context exactly and refuses more', async () => {
+    const { model } = await openGolden('arch5', {}, { contextLength: 8 });
+    const all = await collect(model.createSession(), { ids: [1, 2, 3], temperature: 0 });
+    expect(all).toHaveLength(6);
+    expect(all.at(-1)!.finish).toBe('context');
+    const tooMany = collect(model.createSession(), { ids: [1, 2, 3], maxTokens: 7 });
+    await expect(tooMany).rejects.toMatchObject({ code: 'LIMIT_EXCEEDED' });
+    const tooLong = model.createSession().prefill(Array(9).fill(1));
+    await expect(tooLong).rejects.toMatchObject({ code: 'LIMIT_EXCEEDED' });
+  });
+});
+
+describe('misuse', () => {
+  it.each([[[-1]], [[97]], [[1.5]], [[]]])('ids %j are refused, and the session lives on', async (ids) => {
+    const session = (await openGolden('arch5')).model.createSession();
+    await expect(session.prefill(ids)).rejects.toMatchObject({ code: 'USAGE' });
+    await session.prefill([1]);
+    expect(session.position).toBe(1);
+  });
+
+  it('two generations at once on one session', async () => {
+    const session = (await openGolden('arch5')).model.createSession();
+    const first = session.generate({ ids: [1], maxTokens: 3 });
+    await first.next();
+    await expect(session.generate({ ids: [1] }).next()).rejects.toMatchObject({ code: 'USAGE' });
+    await expect(session.decode(1)).rejects.toMatchObject({ code: 'USAGE' });
+    await first.return();
+    await session.decode(1);
+  });
+
+  it('use after close', async () => {
+    const { model } = await openGolden('arch5');
+    const session = model.createSession();
+    await session.prefill([1]);
+    await model.close();
+    await model.close();
+    expect(() => session.logits()).toThrowError(/closed/);
+    await expect(session.decode(1)).rejects.toMatchObject({ code: 'USAGE' });
+    expect(() => model.createSession()).toThrowError(/closed/);
+  });
+
+  it('logits before the first token, generation from nothing', async () => {
+    const session = (await openGolden('arch5')).model.createSession();
+    expect(() => session.logits()).toThrowError(/prefill/);
+    await expect(session.generate().next()).rejects.toMatchObject({ code: 'USAGE' });
+  });
+
+  it('NaN in a weight ends in a typed error', async () => {
+    const { bytes } = await goldenFile('arch5');
+    const { streams } = await openModel(countingSource(bytes));
+    const norm = streams.get('final_norm')!;
+    new DataView(bytes.buffer, bytes.byteOffset).setFloat32(norm.offset, Number.NaN, true);
+    const session = (await Model.open(countingSource(bytes))).createSession();
+    const next = session.generate({ ids: [1] }).next();
+    await expect(next).rejects.toMatchObject({ code: 'NONFINITE_WEIGHT' });
+  });
+
+  it('an abort ends the generation with INTERRUPTED', async () => {
+    const session = (await openGolden('arch5')).model.createSession();
+    const abort = new AbortController();
+    const generation = session.generate({ ids: [1], maxTokens: 20, signal: abort.signal });
+    await generation.next();
+    abort.abort();
+    await expect(generation.next()).rejects.toMatchObject({ code: 'INTERRUPTED', exitCode: 130 });
+  });
+
+  it('a read error fails the session for good', async () => {
+    const { bytes } = await goldenFile('arch5');
+    const source = countingSource(bytes);
+    const model = await Model.open(source);
+    const session = model.createSession();
+    source.read = () => Promise.reject(new Error('disk gone'));
+    await expect(session.prefill([1])).rejects.toThrowError('disk gone');
+    await expect(session.prefill([1])).rejects.toMatchObject({ code: 'USAGE' });
+  });
+
+  it('the event loop turns while tokens run', async () => {
+    const { model } = await openGolden('arch2_4');
+    let turns = 0;
+    const timer = setInterval(() => turns++, 5);
+    const start = performance.now();
+    while (performance.now() - start < 200) await model.createSession().prefill(trace.tokens);
+    clearInterval(timer);
+    expect(turns).toBeGreaterThan(3);
+  });
+});
+
+describe('perplexity', () => {
+  it('is the mean of −ln p', () => {
+    // Probabilities 1/4 and 3/4.
+    expect(negativeLogLikelihood(Float32Array.of(0, Math.log(3)), 0)).toBeCloseTo(Math.log(4), 6);
+    expect(negativeLogLikelihood(Float32Array.of(1000, 0), 1)).toBe(1000);
+  });
+
+  it('refuses a token that the model has no logit for', () => {
+    expect(() => negativeLogLikelihood(Float32Array.of(1, 2), 2)).toThrowError(/token id 2/);
+  });
+
+  it('splits, strips and drops empty texts', () => {
+    expect(splitStories(' a \n<|endoftext|>\n\n<|endoftext|>\nb\nc\n<|endoftext|>\n')).toEqual(['a', 'b\nc']);
+  });
+
+  it('scores each text from an empty context, over all predicted tokens', async () => {
+    const { tokenizerJson, vocabSize } = tokenizerMetadata([]);
+    const plain = JSON.stringify({ ...JSON.parse(tokenizerJson), normalizer: null });
+    const { model } = await openGolden('arch5', { tokenizer: { tokenizerJson: plain, vocabSize } });
+    const short = 'AB';
+    const ids = [...model.tokenizer!.encode(short)];
+    const session = model.createSession();
+    let sum = 0;
+    for (const [i, id] of ids.slice(0, -1).entries()) {
+      await session.decode(id);
+      const p = session.logits().map(Math.exp);
+      sum -= Math.log(p[ids[i + 1]!]! / p.reduce((a, b) => a + b));
+    }
+    const text = `${short}\n<|endoftext|>\n${short}\n<|endoftext|>\n`;
+    const result = await perplexity(model, text);
+    expect(result).toMatchObject({ stories: 2, predictedTokens: 2 * (ids.length - 1) });
+    expect(result.nats).toBeCloseTo(sum / (ids.length - 1), 5);
+    expect(result.perplexity).toBeCloseTo(Math.exp(result.nats), 10);
+    expect(await perplexity(model, text, { stories: 1, tokens: 2 })).toMatchObject({
+      stories: 1,
+      predictedTokens: 1,
+    });
+  });
+});
