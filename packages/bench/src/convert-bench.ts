@@ -1,0 +1,165 @@
+/** Measures cflow-convert as its users meet it: as a process of its own, from a cold start. */
+import { spawn } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { mkdtemp, readdir, rm, stat } from 'node:fs/promises';
+import { createRequire } from 'node:module';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
+import { pathToFileURL } from 'node:url';
+import { CflowError, type Container, type Dtype, type ErrorCode, EXIT_CODES } from '@cflow/format';
+
+export interface ConvertBenchOptions {
+  readonly source: string;
+  readonly dtype: Dtype;
+  readonly container: Container;
+  readonly scaleSearch: boolean;
+  readonly threads: readonly number[];
+  readonly runs: number;
+  /** Where the outputs go for as long as the benchmark takes. */
+  readonly directory?: string;
+}
+
+export interface ConvertRow {
+  readonly threads: number;
+  readonly medianSeconds: number;
+  readonly minSeconds: number;
+  readonly maxSeconds: number;
+  /** Of weights read, by the median. */
+  readonly megabytesPerSecond: number;
+  /** Largest of all runs. */
+  readonly maxRssBytes: number;
+}
+
+export interface ConvertReport {
+  readonly inputBytes: number;
+  readonly runs: number;
+  /** The same for every run, or the benchmark fails. */
+  readonly sha256: string;
+  readonly rows: readonly ConvertRow[];
+}
+
+interface Run {
+  readonly seconds: number;
+  readonly rss: number;
+  readonly sha256: string;
+}
+
+/**
+ * Converts `source` `runs` times with each number of threads, in turns, so that a slow minute of the machine meets all.
+ * @throws CflowError VERIFY_FAILED if two outputs differ; whatever the conversion fails with
+ */
+export async function benchConvert(options: ConvertBenchOptions): Promise<ConvertReport> {
+  const inputBytes = await weightBytes(options.source);
+  const directory = await mkdtemp(join(options.directory ?? tmpdir(), 'cflow-bench-'));
+  const results = new Map<number, Run[]>(options.threads.map((threads) => [threads, []]));
+  let sha256: string | undefined;
+  try {
+    for (let run = 0; run < options.runs; run++) {
+      for (const [threads, runs] of results) {
+        const result = await convertOnce(options, threads, join(directory, `model.${options.container}`));
+        sha256 ??= result.sha256;
+        requireSame(sha256, result.sha256, threads, run);
+        runs.push(result);
+      }
+    }
+  } finally {
+    await rm(directory, { recursive: true, force: true });
+  }
+  const rows = [...results].map(([threads, runs]) => rowOf(threads, runs, inputBytes));
+  return { inputBytes, runs: options.runs, sha256: sha256 ?? '', rows };
+}
+
+function requireSame(expected: string, actual: string, threads: number, run: number): void {
+  if (expected === actual) return;
+  throw new CflowError(
+    'VERIFY_FAILED',
+    `run ${run + 1} with ${threads} threads gives ${actual}, expected ${expected}`,
+    { remedy: 'conversion must not depend on threads or time; this is a defect' },
+  );
+}
+
+async function weightBytes(source: string): Promise<number> {
+  const names = await readdir(source).catch((cause: NodeJS.ErrnoException) => {
+    throw new CflowError('NOT_READABLE', `cannot open: ${cause.code}`, { file: source, cause });
+  });
+  let total = 0;
+  for (const name of names.filter((n) => n.endsWith('.safetensors'))) {
+    total += (await stat(join(source, name))).size;
+  }
+  return total;
+}
+
+/**
+ * The peak is VmHWM of the child itself. ru_maxrss would do where there is no /proc, but counts the parent's memory up
+ * to the exec too.
+ */
+const CHILD = `
+import { readFileSync, writeSync } from 'node:fs';
+const { main } = await import(process.argv[1]);
+process.exitCode = await main(process.argv.slice(2));
+process.on('exit', () => {
+  let bytes = process.resourceUsage().maxRSS * 1024;
+  try { bytes = Number(/VmHWM:\\s+(\\d+)/.exec(readFileSync('/proc/self/status', 'utf8'))[1]) * 1024; } catch {}
+  writeSync(3, String(bytes));
+});`;
+
+async function convertOnce(
+  { source, dtype, scaleSearch }: ConvertBenchOptions,
+  threads: number,
+  output: string,
+): Promise<Run> {
+  // Only the package's entry can be resolved; the command lies beside it.
+  const entry = pathToFileURL(createRequire(import.meta.url).resolve('@cflow/convert'));
+  const args = [source, output, '--dtype', dtype, '--threads', String(threads), '--json'];
+  if (!scaleSearch) args.push('--no-scale-search');
+  const started = performance.now();
+  const child = spawn(
+    process.execPath,
+    ['--input-type=module', '-e', CHILD, new URL('./cli.js', entry).href, ...args],
+    { stdio: ['ignore', 'ignore', 'pipe', 'pipe'] },
+  );
+  const messages = text(child.stderr!);
+  const rss = text(child.stdio[3] as NodeJS.ReadableStream);
+  const exit = await new Promise<number | null>((resolve, reject) => {
+    child.once('error', reject);
+    child.once('close', resolve);
+  });
+  const seconds = (performance.now() - started) / 1000;
+  if (exit !== 0)
+    throw new CflowError(codeOf(exit), (await messages).trim() || `cflow-convert exits ${exit}`);
+  const sha256 = await sha256Of(output);
+  await rm(output);
+  return { seconds, rss: Number(await rss), sha256 };
+}
+
+function codeOf(exit: number | null): ErrorCode {
+  const found = Object.entries(EXIT_CODES).find(([, code]) => code === exit);
+  return found ? (found[0] as ErrorCode) : 'INTERNAL';
+}
+
+async function sha256Of(path: string): Promise<string> {
+  const hash = createHash('sha256');
+  for await (const piece of createReadStream(path, { highWaterMark: 1 << 20 })) hash.update(piece as Buffer);
+  return hash.digest('hex');
+}
+
+function rowOf(threads: number, runs: readonly Run[], inputBytes: number): ConvertRow {
+  const seconds = runs.map((run) => run.seconds).sort((a, b) => a - b);
+  const medianSeconds = median(seconds);
+  return {
+    threads,
+    medianSeconds,
+    minSeconds: seconds[0]!,
+    maxSeconds: seconds.at(-1)!,
+    megabytesPerSecond: inputBytes / 1e6 / medianSeconds,
+    maxRssBytes: Math.max(...runs.map(({ rss }) => rss)),
+  };
+}
+
+/** Of ascending values; the mean of the middle two where there are two. */
+export function median(sorted: readonly number[]): number {
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
+}
