@@ -4,6 +4,7 @@ import {
   type Container,
   DTYPE_NAMES,
   firstAsked,
+  groupDescriptors,
   type Layout,
   MAX_STREAMS,
   type ModelConfig,
@@ -166,6 +167,13 @@ describe('limits', () => {
         message: `config.layers: 283803 streams, the limit is ${MAX_STREAMS}`,
       }),
     );
+  });
+
+  it('describes a group of as many layers as there can be', () => {
+    const config = makeConfig({ experts: 2 });
+    const layers = Array.from({ length: 52_000 }, () => config.layers[0]!);
+    const [group, ...rest] = groupDescriptors(planLayout({ ...config, layers }, 'q4_0', 'vflow', 0));
+    expect([group?.first_layer, group?.layer_count, rest]).toEqual([0, 52_000, []]);
   });
 
   it('regionOf names what is missing', () => {
