@@ -1,22 +1,10 @@
-import { stat } from 'node:fs/promises';
-import { extname } from 'node:path';
-import {
-  CflowError,
-  type Container,
-  DTYPE_NAMES,
-  type Dtype,
-  EXIT_CODES,
-  PRESETS,
-  parameterCount,
-} from '@cflow/format';
+import { CflowError, DTYPE_NAMES, type Dtype, EXIT_CODES, PRESETS, parameterCount } from '@cflow/format';
 import cliProgress from 'cli-progress';
 import yargs from 'yargs';
-import { convertCheckpoint, convertModel, draftMetadata, plannedLayout } from './convert.js';
-import type { ConvertOptions, ConvertResult } from './options.js';
+import { convert, draftMetadata, plannedLayout } from './convert.js';
+import { CONVERT_DEFAULTS, type ConvertOptions, type ConvertResult, containerOf } from './options.js';
 import { openCheckpoint } from './sources/checkpoint.js';
 import { threadBudget } from './threads.js';
-
-const CONTAINERS: Record<string, Container> = { '.cflow': 'cflow', '.vflow': 'vflow' };
 
 function parser(argv: string[], defaultThreads: number) {
   return yargs(argv)
@@ -37,11 +25,15 @@ function parser(argv: string[], defaultThreads: number) {
     )
     .option('model', {
       type: 'string',
-      default: 'auto',
+      default: CONVERT_DEFAULTS.model,
       choices: ['auto', ...Object.keys(PRESETS)],
       describe: 'auto, or the preset that the checkpoint must match',
     })
-    .option('dtype', { choices: DTYPE_NAMES, default: 'q4_0' as Dtype, describe: 'tile dtype' })
+    .option('dtype', {
+      choices: DTYPE_NAMES,
+      default: CONVERT_DEFAULTS.dtype as Dtype,
+      describe: 'tile dtype',
+    })
     .option('scale-search', {
       type: 'boolean',
       default: true,
@@ -100,11 +92,10 @@ async function run(argv: string[]): Promise<number> {
   if (!Number.isInteger(args.threads) || args.threads < 1 || args.threads > 256) {
     throw new CflowError('USAGE', `--threads is ${args.threads}, expected 1 to 256`);
   }
-  const container = containerOf(output);
   const common = {
     model: args.model,
     dtype: args.dtype,
-    container: container ?? 'cflow',
+    container: (output === undefined ? undefined : containerOf(output)) ?? ('cflow' as const),
     scaleSearch: args.scaleSearch,
     zeroNonfinite: args.allowNonfinite === 'zero',
     overwrite: args.overwrite,
@@ -123,26 +114,6 @@ async function run(argv: string[]): Promise<number> {
   return 0;
 }
 
-function containerOf(output: string | undefined): Container | undefined {
-  if (output === undefined || extname(output) === '.safetensors') return undefined;
-  const container = CONTAINERS[extname(output)];
-  if (!container) {
-    throw new CflowError('USAGE', `the output ends in "${extname(output)}"`, {
-      file: output,
-      remedy: 'use .cflow or .vflow; .safetensors from a .cflow or .vflow',
-    });
-  }
-  return container;
-}
-
-/** A directory is a checkpoint; a file must be one of ours. */
-async function isModelFile(source: string): Promise<boolean> {
-  const stats = await stat(source).catch((cause: NodeJS.ErrnoException) => {
-    throw new CflowError('NOT_READABLE', `cannot open: ${cause.code}`, { file: source, cause });
-  });
-  return stats.isFile();
-}
-
 async function interruptible(options: ConvertOptions, json: boolean): Promise<ConvertResult> {
   const abort = new AbortController();
   const onSignal = () => abort.abort();
@@ -151,13 +122,7 @@ async function interruptible(options: ConvertOptions, json: boolean): Promise<Co
   const bar = progressBar(json);
   try {
     const all = { ...options, signal: abort.signal, onProgress: bar.update };
-    if (await isModelFile(options.source)) return await convertModel(all);
-    if (extname(options.output) === '.safetensors') {
-      throw new CflowError('USAGE', '.safetensors is written from a .cflow or .vflow', {
-        file: options.output,
-      });
-    }
-    return await convertCheckpoint(all);
+    return await convert(all);
   } finally {
     bar.stop();
     process.off('SIGINT', onSignal);

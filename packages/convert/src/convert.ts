@@ -1,3 +1,4 @@
+import { stat } from 'node:fs/promises';
 import { basename, extname, resolve } from 'node:path';
 import { crc32 } from 'node:zlib';
 import {
@@ -15,7 +16,13 @@ import {
 } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
 import { AtomicFile, checkTarget } from './atomic-file.js';
-import type { ConvertOptions, ConvertResult } from './options.js';
+import {
+  type ConvertOptions,
+  type ConvertRequest,
+  type ConvertResult,
+  EXPORT_EXTENSION,
+  resolveOptions,
+} from './options.js';
 import { runPipeline } from './pipeline.js';
 import { type CheckpointSource, openCheckpoint } from './sources/checkpoint.js';
 import { DelayedMoESource } from './sources/delayed-moe.js';
@@ -56,10 +63,24 @@ export function plannedLayout(
 }
 
 /**
- * Converts a checkpoint directory. The output is complete or absent, whatever happens.
- * @throws CflowError of every kind that EXIT_CODES lists but USAGE
+ * Converts a checkpoint directory, or lays a .cflow or .vflow out anew. The output is complete or absent.
+ * @throws CflowError of every kind that EXIT_CODES lists
  */
-export async function convertCheckpoint(options: ConvertOptions): Promise<ConvertResult> {
+export async function convert(request: ConvertRequest): Promise<ConvertResult> {
+  const options = await resolveOptions(request);
+  const stats = await stat(options.source).catch((cause: NodeJS.ErrnoException) => {
+    throw new CflowError('NOT_READABLE', `cannot open: ${cause.code}`, { file: options.source, cause });
+  });
+  if (stats.isFile()) return convertModel(options);
+  if (extname(options.output) === EXPORT_EXTENSION) {
+    throw new CflowError('USAGE', 'safetensors are written from a .cflow or .vflow', {
+      file: options.output,
+    });
+  }
+  return convertCheckpoint(options);
+}
+
+async function convertCheckpoint(options: ConvertOptions): Promise<ConvertResult> {
   const started = performance.now();
   const source = await openCheckpoint(options.source, { model: options.model });
   try {
@@ -92,7 +113,7 @@ function vocabularyNotes({ tokenizer, config }: CheckpointSource): string[] {
 }
 
 /** Writes a .cflow or .vflow anew in the other container, or as .safetensors (F32, canonical names). */
-export async function convertModel(options: ConvertOptions): Promise<ConvertResult> {
+async function convertModel(options: ConvertOptions): Promise<ConvertResult> {
   const started = performance.now();
   const source = await openFileSource(options.source);
   try {
@@ -106,7 +127,7 @@ export async function convertModel(options: ConvertOptions): Promise<ConvertResu
       options.onProgress?.(done, source.size);
     };
     const target = { ...options, dtype: file.dtype };
-    if (extname(options.output) === '.safetensors') {
+    if (extname(options.output) === EXPORT_EXTENSION) {
       await writeExport(target, source, file);
       return resultOf(target, file.layout, started, []);
     }

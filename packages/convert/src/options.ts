@@ -1,4 +1,6 @@
-import type { Container, Dtype } from '@cflow/format';
+import { extname } from 'node:path';
+import { CflowError, type Container, type Dtype } from '@cflow/format';
+import { threadBudget } from './threads.js';
 
 /** What a conversion is asked to do; everything that changes the bytes goes into the metadata. */
 export interface ConvertOptions {
@@ -30,4 +32,37 @@ export interface ConvertResult {
   readonly verified: boolean;
   /** Entries of the tokenizer beside rows of the embedding, where they differ. */
   readonly notes: readonly string[];
+}
+
+/** What a caller must say; the rest has defaults. */
+export type ConvertRequest = Pick<ConvertOptions, 'source' | 'output'> & Partial<ConvertOptions>;
+
+/** The defaults of command and library, once. */
+export const CONVERT_DEFAULTS = {
+  model: 'auto',
+  dtype: 'q4_0',
+  scaleSearch: true,
+  zeroNonfinite: false,
+  overwrite: false,
+  verify: false,
+} as const satisfies Partial<ConvertOptions>;
+
+export async function resolveOptions(request: ConvertRequest): Promise<ConvertOptions> {
+  const threads = request.threads ?? (await threadBudget()).threads;
+  const container = request.container ?? containerOf(request.output) ?? 'cflow';
+  return { ...CONVERT_DEFAULTS, ...request, threads, container };
+}
+
+export const EXPORT_EXTENSION = '.safetensors';
+const CONTAINERS: Readonly<Record<string, Container>> = { '.cflow': 'cflow', '.vflow': 'vflow' };
+
+/** The container that an output's name asks for; undefined for an export. @throws CflowError USAGE for other names */
+export function containerOf(output: string): Container | undefined {
+  const extension = extname(output);
+  if (extension === EXPORT_EXTENSION) return undefined;
+  if (Object.hasOwn(CONTAINERS, extension)) return CONTAINERS[extension];
+  throw new CflowError('USAGE', `the output ends in "${extension}"`, {
+    file: output,
+    remedy: 'use .cflow or .vflow; .safetensors from a .cflow or .vflow',
+  });
 }
