@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 
 from .configs import ARCHITECTURES, EXPERT_STYLES, model_config
@@ -177,6 +177,8 @@ def train(model: Model, ids: Tensor, held_out: Tensor, a: argparse.Namespace) ->
 
 def save(model: Model, tokenizer: Tokenizer, a: argparse.Namespace) -> None:
     export(model, a.out, torch.bfloat16)
+    # Prompts begin as every story did in training.
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"{END} $A", special_tokens=[(END, 0)])
     tokenizer.save(str(a.out / "tokenizer.json"))
     names = {
         "tokenizer_class": "PreTrainedTokenizerFast",
