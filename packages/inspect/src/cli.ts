@@ -1,0 +1,196 @@
+/** cflow-inspect: the shell around the pure parts. */
+import { createRequire } from 'node:module';
+import { crc32 } from 'node:zlib';
+import { type ByteSource, CflowError, type ErrorCode, EXIT_CODES, openModel } from '@cflow/format';
+import yargs from 'yargs';
+import { openFileSource } from './file-source.js';
+import { render, type Section } from './render.js';
+import { describe, planText } from './report.js';
+import type { InspectReport } from './schema.js';
+import { tensorStats } from './stats.js';
+import { printable, WIDTH } from './text.js';
+import { readTiles } from './tiles.js';
+import { verifyFile } from './verify.js';
+
+const NAME = 'cflow-inspect';
+const { version } = createRequire(import.meta.url)('../package.json') as { version: string };
+
+/** Where text goes; tests collect it. */
+export interface Io {
+  out(text: string): Promise<void>;
+  err(text: string): Promise<void>;
+}
+
+const processIo: Io = {
+  out: (text) => write(process.stdout, text),
+  err: (text) => write(process.stderr, text),
+};
+
+/** A reader that closes the pipe early, like head, is no failure. */
+function write(stream: NodeJS.WriteStream, text: string): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const done = (error?: Error | null) => {
+      if (error && (error as NodeJS.ErrnoException).code !== 'EPIPE') reject(error);
+      else resolve();
+    };
+    stream.once('error', done);
+    stream.write(text, (error) => {
+      if (!error) stream.off('error', done);
+      done(error);
+    });
+  });
+}
+
+/** The codes that this command can exit with. */
+const EXIT_MEANINGS: Partial<Record<ErrorCode, string>> = {
+  USAGE: 'the command line is wrong',
+  NOT_READABLE: 'the file is missing or cannot be read',
+  FORMAT_INVALID: 'the bytes are not what the format demands',
+  VERSION_UNSUPPORTED: 'the file is of another version of the format',
+  CONFIG_INVALID: 'the metadata are wrong or contradict themselves',
+  UNSUPPORTED: 'a feature that this version does not handle',
+  LIMIT_EXCEEDED: 'a count or size is over a limit',
+  VERIFY_FAILED: 'checksums or contents differ from what the file claims',
+  INTERNAL: 'a defect of cflow itself',
+};
+
+function exitCodes(): string {
+  const rows = Object.entries(EXIT_MEANINGS).map(
+    ([code, meaning]) => `  ${String(EXIT_CODES[code as ErrorCode]).padStart(3)}  ${meaning}`,
+  );
+  return ['Exit codes:', '    0  done, and with --verify no faults', ...rows].join('\n');
+}
+
+const OPTIONS = {
+  json: { type: 'boolean', describe: 'one JSON document; tiles, verify and stats only if asked for' },
+  layers: { type: 'boolean', describe: 'where the streams of each layer lie' },
+  tiles: { type: 'number', requiresArg: true, describe: 'the first N tile headers of each stream' },
+  experts: { type: 'boolean', describe: 'the expert tables' },
+  plan: { type: 'boolean', describe: 'the execution plan, transfers overlapped' },
+  'critical-path': { type: 'boolean', describe: 'bytes on the critical path, layer by layer' },
+  verify: { type: 'boolean', describe: 'check every region, tile header, padding byte and checksum' },
+  stats: { type: 'boolean', describe: 'statistics of each tensor; reads all weights' },
+} as const;
+
+interface Request {
+  readonly path: string;
+  readonly json: boolean;
+  readonly tiles?: number;
+  readonly sections: readonly Section[];
+}
+const SECTION_FLAGS: Record<Exclude<Section, 'summary'>, string> = {
+  layers: 'layers',
+  experts: 'experts',
+  tiles: 'tiles',
+  plan: 'plan',
+  criticalPath: 'critical-path',
+  stats: 'stats',
+  verify: 'verify',
+};
+
+/** Returns what was asked, or the text of --help or --version. */
+async function parse(argv: readonly string[]): Promise<Request | string> {
+  const parser = yargs()
+    .scriptName(NAME)
+    .locale('en')
+    .command('$0 <file>', 'Explains a .cflow or .vflow file; without options, a summary.', (command) =>
+      command.positional('file', { type: 'string', demandOption: true, describe: 'a .cflow or .vflow file' }),
+    )
+    .options(OPTIONS)
+    .version(version)
+    .strict()
+    .wrap(WIDTH)
+    .epilogue(exitCodes());
+  const args: Record<string, unknown> | string = await new Promise((resolve, reject) => {
+    parser.parse([...argv], {}, (error: Error | null | undefined, parsed: unknown, output: string) => {
+      if (error) reject(usage(error.message));
+      else resolve(output || (parsed as Record<string, unknown>));
+    });
+  });
+  return typeof args === 'string' ? `${args}\n` : toRequest(args);
+}
+
+function usage(problem: string): CflowError {
+  return new CflowError('USAGE', problem.replaceAll('\n', ' '), { remedy: `see ${NAME} --help` });
+}
+
+function toRequest(args: Record<string, unknown>): Request {
+  const { tiles } = args;
+  if (tiles !== undefined && !(Number.isSafeInteger(tiles) && (tiles as number) >= 1)) {
+    throw usage(`--tiles must be one whole number of at least 1, got ${String(tiles)}`);
+  }
+  const sections = (Object.keys(SECTION_FLAGS) as (keyof typeof SECTION_FLAGS)[]).filter(
+    (section) => args[SECTION_FLAGS[section]],
+  );
+  return {
+    path: String(args.file),
+    json: Boolean(args.json),
+    ...(tiles === undefined ? {} : { tiles: tiles as number }),
+    sections: sections.length ? sections : ['summary'],
+  };
+}
+
+/** Reads what was asked for, and no more: without tiles, verify and stats the head and tables alone. */
+export async function inspect(source: ByteSource, request: Omit<Request, 'path'>): Promise<InspectReport> {
+  const file = await openModel(source, { crc32 });
+  const wants = (section: Section) => request.sections.includes(section);
+  const report = describe(file, source.name);
+  if (request.json || wants('plan')) report.plan = planText(file);
+  if (request.tiles) report.tiles = await readTiles(source, file, request.tiles);
+  // Before the statistics, which stop at the first damaged tile.
+  if (wants('verify')) report.verify = await verifyFile(source, file, { crc32 });
+  if (wants('stats') && report.verify?.ok !== false) {
+    report.stats = [];
+    for await (const row of tensorStats(source, file)) report.stats.push(row);
+  }
+  return report;
+}
+
+async function run(argv: readonly string[], io: Io): Promise<void> {
+  const request = await parse(argv);
+  if (typeof request === 'string') return io.out(request);
+  const source = await openFileSource(request.path);
+  try {
+    const report = await inspect(source, request);
+    await io.out(
+      request.json ? `${JSON.stringify(report, null, 2)}\n` : render(report, shown(report, request)),
+    );
+    requireVerified(report);
+  } finally {
+    await source.close();
+  }
+}
+
+/** Statistics of a damaged file are not computed, so there is nothing to show of them. */
+function shown({ stats }: InspectReport, { sections }: Request): readonly Section[] {
+  return sections.filter((section) => section !== 'stats' || stats);
+}
+
+function requireVerified({ verify, file }: InspectReport): void {
+  if (!verify || verify.ok) return;
+  const { faults } = verify;
+  const [first] = faults;
+  throw new CflowError(
+    'VERIFY_FAILED',
+    `${faults.length} ${faults.length === 1 ? 'fault' : 'faults'}, the first in ${first!.region}`,
+    { file: file.name, offset: first!.offset, remedy: 'the file is damaged; copy or convert it again' },
+  );
+}
+
+/** Runs the command; returns its exit code. Errors are one line on stderr. */
+export async function main(argv: string[], io: Io = processIo): Promise<number> {
+  try {
+    await run(argv, io);
+    return 0;
+  } catch (error) {
+    const known =
+      error instanceof CflowError
+        ? error
+        : new CflowError(
+            'INTERNAL',
+            `${error instanceof Error ? error.message : String(error)} (please report this)`,
+          );
+    await io.err(`${NAME}: error: ${printable(known.message)}\n`);
+    return known.exitCode;
+  }
+}

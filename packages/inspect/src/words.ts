@@ -1,0 +1,50 @@
+/** What the numbers of a config mean, in words. */
+import type { CombineStyle, LayerConfig, ModelConfig } from '@cflow/format';
+import { count } from './text.js';
+
+const COMBINE: Record<CombineStyle, (config: ModelConfig) => string> = {
+  parallelSqrt2: () => 'FFN and expert outputs are added and divided by √2',
+  delayedSum: () => 'FFN and expert outputs are added; the router reads the state after attention',
+  asyncExperts: () => 'FFN and expert outputs are added; FFN and router both read the input of the layer',
+  sequential: () => 'attention, then FFN or experts, each added to the residual (ordinary pre-norm decoder)',
+  decoupledStreams: ({ mergeInterval }) =>
+    `attention and FFN run as two streams that merge every ${mergeInterval} layers`,
+  pipelineRegisters: () => 'attention and FFN work on two registers that pass from layer to layer',
+  fixedPoint: ({ iterations }) => `each block of weights is iterated ${iterations} times`,
+};
+
+export function combineInWords(config: ModelConfig): string {
+  return COMBINE[config.combineStyle](config);
+}
+
+export function denseDelayInWords({ denseDelay: n }: ModelConfig): string {
+  return n ? `${n}: the FFN of layer l reads the output of layer l - ${n}` : '0: none';
+}
+
+export function expertDelayInWords({ expertDelay: n, layers }: ModelConfig): string {
+  if (!layers.some(({ experts }) => experts)) return '0: no experts';
+  return n
+    ? `${n}: experts chosen in layer l are added in layer l + ${n}, at the latest in the last`
+    : '0: none';
+}
+
+/** One line about a layer: attention, then FFN, then experts. */
+export function geometryInWords({ attention: a, ffn, experts }: LayerConfig): string {
+  const parts = [
+    `${a.heads} heads`,
+    ...(a.kvHeads === a.heads ? [] : [`${a.kvHeads} kv`]),
+    `head dim ${a.headDim}`,
+    a.slidingWindow ? `window ${count(a.slidingWindow)}` : 'full',
+    ...(a.rope ? [`RoPE ${count(a.rope.theta)}`] : ['no RoPE']),
+    ...(a.qkNorm === 'none' ? [] : [`q/k norm per ${a.qkNorm}`]),
+    ...(a.vNorm ? ['v norm'] : []),
+    ...(a.biasQkv ? ['qkv bias'] : []),
+  ];
+  const rest = [
+    ...(ffn ? [`FFN ${count(ffn.dim)} ${ffn.activation}`] : []),
+    ...(experts
+      ? [`${experts.count} experts of ${count(experts.dim)} ${experts.activation}, top ${experts.topK}`]
+      : []),
+  ];
+  return [parts.join(', '), ...rest].join('; ');
+}
