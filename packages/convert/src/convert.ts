@@ -128,8 +128,13 @@ async function convertModel(options: ConvertOptions): Promise<ConvertResult> {
     };
     const target = { ...options, dtype: file.dtype };
     if (extname(options.output) === EXPORT_EXTENSION) {
-      await writeExport(target, source, file);
-      return resultOf(target, file.layout, started, []);
+      const fileBytes = await writeExport(target, source, file);
+      return {
+        ...resultOf(target, file.layout, started, []),
+        container: 'safetensors',
+        dtype: 'f32',
+        fileBytes,
+      };
     }
     const layout = await writeAtomically(target, source.size, (sink) =>
       relayout(source, file, sink, options.container, { crc32, onProgress }),
@@ -144,7 +149,7 @@ async function writeExport(
   options: ConvertOptions,
   source: Parameters<typeof exportSafetensors>[0],
   file: ModelFile,
-): Promise<void> {
+): Promise<number> {
   const sink = await AtomicFile.create(options.output, 4 * parameterCount(file.config));
   try {
     let offset = 0;
@@ -155,6 +160,7 @@ async function writeExport(
       offset += piece.length;
     }
     await sink.commit(options.overwrite);
+    return offset;
   } catch (error) {
     await sink.discard();
     throw error;

@@ -23,7 +23,7 @@ export interface ConvertOptions {
 export interface ConvertResult {
   readonly output: string;
   readonly model: string;
-  readonly container: Container;
+  readonly container: Container | 'safetensors';
   readonly dtype: Dtype;
   readonly parameters: number;
   readonly fileBytes: number;
