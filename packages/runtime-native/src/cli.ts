@@ -10,6 +10,44 @@ const EXIT_CODE_HELP = `Exit codes: 0 success, ${Object.entries(EXIT_CODES)
   .map(([name, code]) => `${code} ${name}`)
   .join(', ')}`;
 
+const OPTIONS = {
+  prompt: { type: 'string', requiresArg: true, describe: 'text to continue' },
+  ids: { type: 'string', requiresArg: true, describe: 'token ids to continue, separated by commas' },
+  'max-tokens': {
+    type: 'number',
+    requiresArg: true,
+    describe: `tokens to generate [default: ${DEFAULT_MAX_TOKENS}]`,
+  },
+  temperature: {
+    type: 'number',
+    requiresArg: true,
+    default: SAMPLER_DEFAULTS.temperature,
+    describe: '0 = greedy',
+  },
+  'top-k': { type: 'number', requiresArg: true, default: SAMPLER_DEFAULTS.topK, describe: '0 = all' },
+  'top-p': { type: 'number', requiresArg: true, default: SAMPLER_DEFAULTS.topP, describe: '1 = all' },
+  seed: { type: 'number', requiresArg: true, describe: '0 to 4294967295; random if absent' },
+  'ignore-eos': { type: 'boolean', default: false, describe: 'go on after an end-of-text token' },
+  perplexity: {
+    type: 'string',
+    requiresArg: true,
+    describe: 'score the texts of a file, split at <|endoftext|>',
+  },
+  stories: {
+    type: 'number',
+    requiresArg: true,
+    describe: 'with --perplexity: how many texts [default: all]',
+  },
+  tokens: {
+    type: 'number',
+    requiresArg: true,
+    default: 256,
+    describe: 'with --perplexity: tokens of each, BOS included',
+  },
+  engine: { choices: Object.keys(ENGINES) as EngineName[], default: 'reference' as EngineName },
+  json: { type: 'boolean', default: false, describe: 'print one JSON document instead of text' },
+} as const;
+
 function commandLine(argv: string[]) {
   return yargs(argv)
     .scriptName('cflow-run')
@@ -17,43 +55,7 @@ function commandLine(argv: string[]) {
     .command('$0 <file>', 'Run a .cflow or .vflow model', (y) =>
       y.positional('file', { type: 'string', demandOption: true, describe: 'the model' }),
     )
-    .options({
-      prompt: { type: 'string', requiresArg: true, describe: 'text to continue' },
-      ids: { type: 'string', requiresArg: true, describe: 'token ids to continue, separated by commas' },
-      'max-tokens': {
-        type: 'number',
-        requiresArg: true,
-        describe: `tokens to generate [default: ${DEFAULT_MAX_TOKENS}]`,
-      },
-      temperature: {
-        type: 'number',
-        requiresArg: true,
-        default: SAMPLER_DEFAULTS.temperature,
-        describe: '0 = greedy',
-      },
-      'top-k': { type: 'number', requiresArg: true, default: SAMPLER_DEFAULTS.topK, describe: '0 = all' },
-      'top-p': { type: 'number', requiresArg: true, default: SAMPLER_DEFAULTS.topP, describe: '1 = all' },
-      seed: { type: 'number', requiresArg: true, describe: '0 to 4294967295; random if absent' },
-      'ignore-eos': { type: 'boolean', default: false, describe: 'go on after an end-of-text token' },
-      perplexity: {
-        type: 'string',
-        requiresArg: true,
-        describe: 'score the texts of a file, split at <|endoftext|>',
-      },
-      stories: {
-        type: 'number',
-        requiresArg: true,
-        describe: 'with --perplexity: how many texts [default: all]',
-      },
-      tokens: {
-        type: 'number',
-        requiresArg: true,
-        default: 256,
-        describe: 'with --perplexity: tokens of each, BOS included',
-      },
-      engine: { choices: Object.keys(ENGINES) as EngineName[], default: 'reference' as EngineName },
-      json: { type: 'boolean', default: false, describe: 'print one JSON document instead of text' },
-    })
+    .options(OPTIONS)
     .parserConfiguration({ 'duplicate-arguments-array': false })
     .epilogue(EXIT_CODE_HELP)
     .strict()
@@ -147,7 +149,9 @@ async function generate(model: Model, args: Arguments, signal: AbortSignal): Pro
   }
   if (!args.json) return write('\n');
   const text = model.tokenizer?.decode(ids) ?? '';
-  await write(`${JSON.stringify({ promptIds, ids, text, finish, seed, stats: session.stats() })}\n`);
+  const vocabulary = { model: model.config.vocabSize, tokenizer: model.tokenizer?.vocabSize };
+  const stats = session.stats();
+  await write(`${JSON.stringify({ promptIds, ids, text, finish, seed, vocabulary, stats })}\n`);
 }
 
 async function score(model: Model, args: Arguments, signal: AbortSignal): Promise<void> {

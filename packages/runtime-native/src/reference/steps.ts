@@ -89,17 +89,18 @@ export const STEP_FUNCTIONS: { readonly [Op in StepOp]: StepFunction<Op> } = {
   },
 
   attend(step, state) {
+    const { heads, kvHeads, headDim, slidingWindow } = step;
     const cache = cacheOf(state, step.cache);
+    const { values } = cache;
     const out = state.buffer(step.out);
-    const first = Math.max(0, cache.length - (step.slidingWindow ?? cache.length));
-    out.fill(0);
-    for (let head = 0; head < step.heads; head++) {
-      const kvHead = Math.floor((head * step.kvHeads) / step.heads) * step.headDim;
-      const scores = attentionScores(step, cache, state.buffer(step.q), head, kvHead, first);
-      for (let j = 0; j < scores.length; j++) {
-        const at = cache.offset(first + j) + kvHead;
-        for (let i = 0; i < step.headDim; i++)
-          out[head * step.headDim + i]! += scores[j]! * cache.values[at + i]!;
+    const rows = visibleRows(cache, slidingWindow);
+    for (let head = 0; head < heads; head++) {
+      const kvHead = Math.floor((head * kvHeads) / heads) * headDim;
+      const shares = attentionShares(step, cache, rows, state.buffer(step.q), head, kvHead);
+      for (let i = 0; i < headDim; i++) {
+        let sum = 0;
+        for (let j = 0; j < rows.length; j++) sum += shares[j]! * values[rows[j]! + kvHead + i]!;
+        out[head * headDim + i] = sum;
       }
     }
   },
@@ -132,15 +133,16 @@ export const STEP_FUNCTIONS: { readonly [Op in StepOp]: StepFunction<Op> } = {
     const y = state.buffer(out);
     const choice = state.buffer(routing);
     const [gate, up, down] = [new Float32Array(dim), new Float32Array(dim), new Float32Array(y.length)];
-    y.fill(0);
+    const total = new Float64Array(y.length);
     for (let j = 0; j < topK; j++) {
       const expert = expertTensors(layer, choice[j]!, state.weights);
       matvec(await expert('gate_proj'), x, gate);
       matvec(await expert('up_proj'), x, up);
       glu(gate, up, ACTIVATION_FUNCTIONS[activation], gate);
       matvec(await expert('down_proj'), gate, down);
-      for (let i = 0; i < y.length; i++) y[i]! += choice[topK + j]! * down[i]!;
+      for (let i = 0; i < y.length; i++) total[i]! += choice[topK + j]! * down[i]!;
     }
+    y.set(total);
   },
 
   sum({ terms, coefficients, out }, state) {
@@ -172,18 +174,26 @@ function glu(gate: Float32Array, up: Float32Array, act: (x: number) => number, o
   for (let i = 0; i < out.length; i++) out[i] = act(gate[i]!) * up[i]!;
 }
 
-/** Softmax over scale · q·k, soft-capped, for positions from `first` to the last one appended. */
-function attentionScores(
+/** Where the rows of the visible positions start in the cache, oldest first; the current position is the last. */
+function visibleRows(cache: KvCache, slidingWindow = cache.length): Float64Array {
+  const first = Math.max(0, cache.length - slidingWindow);
+  const rows = new Float64Array(cache.length - first);
+  for (let j = 0; j < rows.length; j++) rows[j] = cache.offset(first + j);
+  return rows;
+}
+
+/** Softmax over scale · q·k, soft-capped, one share for each of `rows`. */
+function attentionShares(
   { headDim, scale, softcap }: StepOf<'attend'>,
-  cache: KvCache,
+  { keys }: KvCache,
+  rows: Float64Array,
   q: Float32Array,
   head: number,
   kvHead: number,
-  first: number,
 ): Float64Array {
-  const scores = new Float64Array(cache.length - first);
-  for (let j = 0; j < scores.length; j++) {
-    const score = scale * dot(cache.keys, cache.offset(first + j) + kvHead, q, head * headDim, headDim);
+  const scores = new Float64Array(rows.length);
+  for (let j = 0; j < rows.length; j++) {
+    const score = scale * dot(keys, rows[j]! + kvHead, q, head * headDim, headDim);
     scores[j] = softcap ? softcap * Math.tanh(score / softcap) : score;
   }
   softmax(scores);
