@@ -1,16 +1,13 @@
 /** cflow-inspect: the shell around the pure parts. */
 import { createRequire } from 'node:module';
 import { crc32 } from 'node:zlib';
-import { type ByteSource, CflowError, type ErrorCode, EXIT_CODES, openModel } from '@cflow/format';
+import { CflowError, type ErrorCode, EXIT_CODES } from '@cflow/format';
 import yargs from 'yargs';
 import { openFileSource } from './file-source.js';
+import { type InspectRequest, inspect } from './inspect.js';
 import { render, type Section } from './render.js';
-import { describe, planText } from './report.js';
 import type { InspectReport } from './schema.js';
-import { tensorStats } from './stats.js';
 import { printable, WIDTH } from './text.js';
-import { readTiles } from './tiles.js';
-import { verifyFile } from './verify.js';
 
 const NAME = 'cflow-inspect';
 const { version } = createRequire(import.meta.url)('../package.json') as { version: string };
@@ -72,11 +69,9 @@ const OPTIONS = {
   stats: { type: 'boolean', describe: 'statistics of each tensor; reads all weights' },
 } as const;
 
-interface Request {
+interface Request extends InspectRequest {
   readonly path: string;
   readonly json: boolean;
-  readonly tiles?: number;
-  readonly sections: readonly Section[];
 }
 const SECTION_FLAGS: Record<Exclude<Section, 'summary'>, string> = {
   layers: 'layers',
@@ -122,28 +117,13 @@ function toRequest(args: Record<string, unknown>): Request {
   const sections = (Object.keys(SECTION_FLAGS) as (keyof typeof SECTION_FLAGS)[]).filter(
     (section) => args[SECTION_FLAGS[section]],
   );
+  const json = Boolean(args.json);
   return {
     path: String(args.file),
-    json: Boolean(args.json),
+    json,
+    sections: sections.length || json ? sections : ['summary'],
     ...(tiles === undefined ? {} : { tiles: tiles as number }),
-    sections: sections.length ? sections : ['summary'],
   };
-}
-
-/** Reads what was asked for, and no more: without tiles, verify and stats the head and tables alone. */
-export async function inspect(source: ByteSource, request: Omit<Request, 'path'>): Promise<InspectReport> {
-  const file = await openModel(source, { crc32 });
-  const wants = (section: Section) => request.sections.includes(section);
-  const report = describe(file, source.name);
-  if (request.json || wants('plan')) report.plan = planText(file);
-  if (request.tiles) report.tiles = await readTiles(source, file, request.tiles);
-  // Before the statistics, which stop at the first damaged tile.
-  if (wants('verify')) report.verify = await verifyFile(source, file, { crc32 });
-  if (wants('stats') && report.verify?.ok !== false) {
-    report.stats = [];
-    for await (const row of tensorStats(source, file)) report.stats.push(row);
-  }
-  return report;
 }
 
 async function run(argv: readonly string[], io: Io): Promise<void> {
@@ -151,7 +131,8 @@ async function run(argv: readonly string[], io: Io): Promise<void> {
   if (typeof request === 'string') return io.out(request);
   const source = await openFileSource(request.path);
   try {
-    const report = await inspect(source, request);
+    const wanted = request.json ? [...request.sections, 'plan' as const] : request.sections;
+    const report = await inspect(source, { ...request, sections: wanted }, { crc32 });
     await io.out(
       request.json ? `${JSON.stringify(report, null, 2)}\n` : render(report, shown(report, request)),
     );

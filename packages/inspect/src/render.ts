@@ -118,7 +118,7 @@ function path({ criticalPath: { nominal, disk, bytesPerToken }, memory, model: m
   return [
     field(
       'critical',
-      `${line(nominal)} of weights a token by the delays, ${nominal.reduction.toFixed(2)} x less`,
+      `${line(nominal)} of weights a token, reduced ${nominal.reduction.toFixed(2)} x by the delays`,
     ),
     field('', `${line(disk)} as stored, with norms, scales and tile headers`),
     ...(config.iterations ? [field('', `counting ${config.iterations} passes over the stored layers`)] : []),

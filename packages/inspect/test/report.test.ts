@@ -8,8 +8,8 @@ import {
   regionOf,
 } from '@cflow/format';
 import { describe, expect, test } from 'vitest';
-import { inspect } from '../src/cli.js';
 import { MAX_PIECE_BYTES, readFully } from '../src/file-source.js';
+import { inspect } from '../src/inspect.js';
 import { render } from '../src/render.js';
 import { describe as describeFile } from '../src/report.js';
 import { inspectReportSchema, type StatsRow } from '../src/schema.js';
@@ -117,7 +117,7 @@ describe('what is read', () => {
     const { bytes } = await buildModel(tinyConfig());
     const count = async (tiles?: number) => {
       const source = new RecordingSource(bytes);
-      const request = { json: false, sections: [], ...(tiles === undefined ? {} : { tiles }) };
+      const request = { sections: [], ...(tiles === undefined ? {} : { tiles }) };
       const report = await inspect(source, request);
       const total = source.reads.reduce((sum, { length }) => sum + length, 0);
       return { total, tiles: report.tiles?.length ?? 0 };
