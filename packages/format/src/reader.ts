@@ -64,6 +64,7 @@ export async function openModel(
       remedy: 'the file is truncated or was padded; copy or convert it again',
     });
   }
+  checkLayerCount(header, source);
   const metadata = await readMetadata(source, header, container);
   const config = metadata?.config ?? configFromHeader(header, file);
   compareFields(configFields(config), header, file, metadata ? CONTRADICTION : NEEDS_METADATA);
@@ -74,6 +75,17 @@ export async function openModel(
   const known = metadata ?? withoutMetadata(config);
   if (metadata) checkChecksumNames(layout, metadata, file);
   return { container, dtype, config, metadata: known, layout, streams: streamIndex(layout) };
+}
+
+/** Before a config of so many layers is built: a small file cannot hold the table of many. */
+function checkLayerCount({ num_layers: layers }: HeaderValues, { name: file, size }: ByteSource): void {
+  const bytes = layers! * LAYER_ENTRY.bytes;
+  if (bytes > size) {
+    invalid(`${layers} layers need a table of ${bytes} bytes, the file has ${size}`, {
+      file,
+      field: 'num_layers',
+    });
+  }
 }
 
 function withoutMetadata(config: ModelConfig): Metadata {

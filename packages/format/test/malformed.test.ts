@@ -342,17 +342,22 @@ describe.each(CONTAINERS)('.%s header', (container) => {
       await fails(bare(field, value), 'CONFIG_INVALID', /^m\.cflow: not a valid model configuration: /);
     });
 
-    it('65,535 layers of 255 experts in a small file', async () => {
+    it('65,535 layers in a small file', async () => {
+      const message = /^m\.cflow: num_layers: 65535 layers need a table of 4194240 bytes, the file has \d+$/;
+      await fails(bare('num_layers', 65_535), 'FORMAT_INVALID', message);
+    });
+
+    it('1,100 layers of 255 experts in a small file', async () => {
       const made = makeBareModel(CONFIG, 'q4_0', container);
       for (const [field, value] of [
-        ['num_layers', 65_535],
+        ['num_layers', 1_100],
         ['num_experts', 255],
       ] as const)
         poke(made.bytes, HEADER[container], 0, field, value);
       await fails(
         made.bytes,
         'LIMIT_EXCEEDED',
-        /^m\.cflow: config\.layers: 16908033 streams, the limit is 262144$/,
+        /^m\.cflow: config\.layers: 283803 streams, the limit is 262144$/,
       );
     });
   });
