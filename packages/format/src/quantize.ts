@@ -25,56 +25,56 @@ function assignNibbles(values: Float32Array, at: number, n: number, inverse: num
   for (let i = 0; i < n; i++) q[i] = nibble(values[at + i]! * inverse);
 }
 
+/** round(scaled) + 8, clamped. `| 0` is floor here: what it rounds up instead is negative, and clamped to 0 either way. */
 function nibble(scaled: number): number {
-  const rounded = Math.floor(scaled + 8.5);
-  return Math.max(0, Math.min(15, rounded));
+  return Math.max(0, Math.min(15, (scaled + 8.5) | 0));
 }
 
 /** Levels that the largest weight is tried at, on its own side of zero; −8 is the side that reaches further. */
 const SEARCH_LEVELS = [-8.8, -8.4, -8.1, -7.8, -7.4, -7, -6.6, -6.2, 6.2, 6.6, 7, 7.3];
-const trial = new Uint8Array(GROUP);
+/** The group as doubles: read some 25 times, converted once. */
+const group = new Float64Array(GROUP);
 
 /**
  * Scale search: for each level, round, refit the scale by least squares, round it to f16, round again; the smallest
  * Σ (w − s(q − 8))² wins. Signed scales let the larger side use all 8 levels. Never worse than the report's rule on a group.
  */
 export const quantizeQ4Search: Q4Quantizer = (values, at, n, q) => {
-  let best = quantizeQ4Report(values, at, n, q);
-  if (best === 0) return 0;
-  let bestError = groupError(values, at, n, f16ToF32(best), q);
-  const peak = signedPeak(values, at, n);
-  for (const level of SEARCH_LEVELS) {
-    const scale = refit(values, at, n, level / peak);
+  const first = quantizeQ4Report(values, at, n, q);
+  if (first === 0) return 0;
+  for (let i = 0; i < n; i++) group[i] = values[at + i]!;
+  const peak = signedPeak(n);
+  let best = first;
+  let bestError = groupError(n, f16ToF32(best), Number.POSITIVE_INFINITY);
+  let last = first;
+  for (let k = 0; k < SEARCH_LEVELS.length; k++) {
+    const scale = refit(n, SEARCH_LEVELS[k]! / peak);
+    if (scale === last) continue;
+    last = scale;
     const s = f16ToF32(scale);
     if (s === 0 || !Number.isFinite(s)) continue;
-    assignTrial(values, at, n, 1 / s);
-    const error = groupError(values, at, n, s, trial);
+    const error = groupError(n, s, bestError);
     if (error < bestError) {
       bestError = error;
       best = scale;
-      q.set(trial);
     }
   }
+  if (best !== first) assignNibbles(values, at, n, 1 / f16ToF32(best), q);
   return best;
 };
 
-function assignTrial(values: Float32Array, at: number, n: number, inverse: number): void {
-  trial.fill(8);
-  assignNibbles(values, at, n, inverse, trial);
-}
-
-function signedPeak(values: Float32Array, at: number, n: number): number {
+function signedPeak(n: number): number {
   let peak = 0;
-  for (let i = 0; i < n; i++) if (Math.abs(values[at + i]!) > Math.abs(peak)) peak = values[at + i]!;
+  for (let i = 0; i < n; i++) if (Math.abs(group[i]!) > Math.abs(peak)) peak = group[i]!;
   return peak;
 }
 
 /** f16 bits of the least-squares scale Σ w·l / Σ l² for the levels l that `inverse` rounds to. */
-function refit(values: Float32Array, at: number, n: number, inverse: number): number {
+function refit(n: number, inverse: number): number {
   let wl = 0;
   let ll = 0;
   for (let i = 0; i < n; i++) {
-    const w = values[at + i]!;
+    const w = group[i]!;
     const level = nibble(w * inverse) - 8;
     wl += w * level;
     ll += level * level;
@@ -82,10 +82,13 @@ function refit(values: Float32Array, at: number, n: number, inverse: number): nu
   return ll === 0 ? 0 : f32ToF16(wl / ll);
 }
 
-function groupError(values: Float32Array, at: number, n: number, scale: number, q: Uint8Array): number {
+/** Squared error of the group at a scale; some number over `limit` as soon as it must be over it. */
+function groupError(n: number, scale: number, limit: number): number {
+  const inverse = 1 / scale;
   let error = 0;
-  for (let i = 0; i < n; i++) {
-    const e = values[at + i]! - scale * (q[i]! - 8);
+  for (let i = 0; i < n && error < limit; i++) {
+    const w = group[i]!;
+    const e = w - scale * (nibble(w * inverse) - 8);
     error += e * e;
   }
   return error;
