@@ -70,18 +70,17 @@ function dtypeTable({ DTYPES, tileBytes, TILE_ROWS, TILE_COLS }) {
   return table(['id', 'dtype', 'group', 'bytes of scale', 'bytes of data a group', 'full tile'], rows);
 }
 
-function matrixTable({ MATRIX_IDS }) {
-  return table(
-    ['id', 'matrix'],
-    Object.entries(MATRIX_IDS).map(([name, id]) => [id, code(name)]),
-  );
+const idList = (ids) =>
+  Object.entries(ids)
+    .map(([name, id]) => `${id} ${code(name)}`)
+    .join(', ');
+
+function matrixList({ MATRIX_IDS }) {
+  return `\`matrix_id\`: ${idList(MATRIX_IDS)}.`;
 }
 
-function styleTable({ COMBINE_STYLES }) {
-  return table(
-    ['combine_style', 'name in the metadata'],
-    Object.entries(COMBINE_STYLES).map(([name, id]) => [id, code(name)]),
-  );
+function styleList({ COMBINE_STYLES }) {
+  return `\`combine_style\`, by the name that the metadata use: ${idList(COMBINE_STYLES)}.`;
 }
 
 /** What belongs between the markers, by name. `format` is the module @cflow/format. */
@@ -89,8 +88,8 @@ export function sections(format) {
   return {
     ...Object.fromEntries(format.STRUCTS.map((struct) => [struct.name, structTable(struct)])),
     dtypes: dtypeTable(format),
-    matrices: matrixTable(format),
-    combineStyles: styleTable(format),
+    matrices: matrixList(format),
+    combineStyles: styleList(format),
     limits: limitTable(format),
     exitCodes: exitCodeTable(format),
   };
@@ -102,7 +101,7 @@ export function renew(document, parts) {
   const renewed = document.replace(/<!-- generated:(\w+) -->[\s\S]*?<!-- \/generated -->/g, (_, name) => {
     if (!Object.hasOwn(parts, name)) throw new Error(`the document has an unknown part ${name}`);
     used.add(name);
-    return `<!-- generated:${name} -->\n\n${parts[name]}\n\n<!-- /generated -->`;
+    return `<!-- generated:${name} -->\n${parts[name]}\n<!-- /generated -->`;
   });
   const missing = Object.keys(parts).filter((name) => !used.has(name));
   if (missing.length) throw new Error(`the document lacks ${missing.join(', ')}`);

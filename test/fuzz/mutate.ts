@@ -1,15 +1,5 @@
 /** Mutants of a file, the same for the same seed. */
-
-/** Mulberry32: 32 random bits a call. */
-export function random(seed: number): () => number {
-  let a = seed >>> 0;
-  return () => {
-    a = (a + 0x6d2b79f5) >>> 0;
-    let t = Math.imul(a ^ (a >>> 15), 1 | a);
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
-    return (t ^ (t >>> 14)) >>> 0;
-  };
-}
+import { random } from '../../packages/format/test/support.js';
 
 /** A file to mutate: where its structure is, and how to repair the checksum that would hide what follows. */
 export interface Specimen {
