@@ -13,6 +13,7 @@ import {
   regionOf,
   type Struct,
   VFLOW_HEADER,
+  VOCAB_ENTRY,
 } from '../src/index.js';
 import { guardedSource, makeBareModel, makeConfig, makeModel } from './support.js';
 
@@ -213,6 +214,32 @@ describe.each(CONTAINERS)('.%s whose tables lie', (container) => {
       writeStruct(EXPERT_ENTRY, copy, offset + 16, { offset: other.offset, length: other.length }),
     );
     await fails(bytes, 'FORMAT_INVALID', /overlaps layers\.1\.experts\.[01], which ends at/);
+  });
+
+  it('an expert table that is all there but not on a multiple of 8', async () => {
+    const { offset } = place('layers.1.expert_table');
+    const bytes = changed(container, (copy) => {
+      copy.copyWithin(offset + 4, offset, offset + 48);
+      new DataView(copy.buffer).setBigUint64(entry(layout, 48), BigInt(offset + 4), true);
+      seal(copy, layout);
+    });
+    const message = `m.cflow: layers.1.expert_table: at byte ${offset + 4}: starts at ${offset + 4}, not a multiple of 8`;
+    await fails(bytes, 'FORMAT_INVALID', message);
+  });
+
+  it('a page that belongs to nothing', async () => {
+    const { offset } = place('lm_head');
+    const embedding = place('embedding');
+    const { bytes } = SOUND[container];
+    const longer = new Uint8Array(bytes.length + 4_096);
+    longer.set(bytes);
+    longer.copyWithin(offset + 4_096, offset, bytes.length);
+    const vocab = place('layer_table').offset + 2 * 64;
+    poke(longer, VOCAB_ENTRY, vocab, 'lm_head_offset', offset + 4_096);
+    if (container === 'cflow') poke(longer, GLOBAL_HEADER, 0, 'file_size', longer.length);
+    const gap = offset + 4_096 - embedding.offset - embedding.length;
+    const message = `m.cflow: lm_head: at byte ${offset + 4_096}: leaves a gap of ${gap} bytes after embedding`;
+    await fails(seal(longer, layout), 'FORMAT_INVALID', message);
   });
 
   it('experts of a layer that has none', async () => {
