@@ -115,8 +115,8 @@ function count(field: string, value: number, most: number): number {
   throw new CflowError('USAGE', `--${field} is ${value}, expected 1 to ${most}`, { field, value });
 }
 
-function print<T>({ json }: { json?: unknown }, result: T, describe: (result: T) => string): void {
-  process.stdout.write(`${json ? JSON.stringify(result) : describe(result)}\n`);
+function print<T>(args: Record<string, unknown>, result: T, describe: (result: T) => string): void {
+  process.stdout.write(`${args.json ? JSON.stringify(result) : describe(result)}\n`);
 }
 
 const mega = (bytes: number) => (bytes / 1e6).toFixed(1);

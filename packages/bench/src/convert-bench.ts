@@ -7,7 +7,7 @@ import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
-import { pathToFileURL } from 'node:url';
+import { fileURLToPath, pathToFileURL } from 'node:url';
 import { CflowError, type Container, type Dtype, type ErrorCode, EXIT_CODES } from '@cflow/format';
 
 export interface ConvertBenchOptions {
@@ -91,19 +91,8 @@ async function weightBytes(source: string): Promise<number> {
   return total;
 }
 
-/**
- * The peak is VmHWM of the child itself. ru_maxrss would do where there is no /proc, but counts the parent's memory up
- * to the exec too.
- */
-const CHILD = `
-import { readFileSync, writeSync } from 'node:fs';
-const { main } = await import(process.argv[1]);
-process.exitCode = await main(process.argv.slice(2));
-process.on('exit', () => {
-  let bytes = process.resourceUsage().maxRSS * 1024;
-  try { bytes = Number(/VmHWM:\\s+(\\d+)/.exec(readFileSync('/proc/self/status', 'utf8'))[1]) * 1024; } catch {}
-  writeSync(3, String(bytes));
-});`;
+/** Tests run from src/, where the child exists only compiled. */
+const CHILD = new URL('./convert-child.js', import.meta.url.replace(/\/src\/[^/]+$/, '/dist/x.js'));
 
 async function convertOnce(
   { source, dtype, scaleSearch }: ConvertBenchOptions,
@@ -115,11 +104,9 @@ async function convertOnce(
   const args = [source, output, '--dtype', dtype, '--threads', String(threads), '--json'];
   if (!scaleSearch) args.push('--no-scale-search');
   const started = performance.now();
-  const child = spawn(
-    process.execPath,
-    ['--input-type=module', '-e', CHILD, new URL('./cli.js', entry).href, ...args],
-    { stdio: ['ignore', 'ignore', 'pipe', 'pipe'] },
-  );
+  const child = spawn(process.execPath, [fileURLToPath(CHILD), new URL('./cli.js', entry).href, ...args], {
+    stdio: ['ignore', 'ignore', 'pipe', 'pipe'],
+  });
   const messages = text(child.stderr!);
   const rss = text(child.stdio[3] as NodeJS.ReadableStream);
   const exit = await new Promise<number | null>((resolve, reject) => {

@@ -34,8 +34,9 @@ export async function runPipeline(
 ): Promise<string[]> {
   const pool = new WorkerPool(options.threads);
   // Hashing reads each file once more, in order, beside the conversion; the page cache usually serves one of the two.
-  const hashing = hashFiles(paths);
-  hashing.catch(() => undefined);
+  const hashing = new WorkerPool(1);
+  const sums = hashFiles(hashing, paths);
+  sums.catch(() => undefined);
   try {
     const pieces = orderedPieces(source, writer, pool, options)[Symbol.asyncIterator]();
     let next = await pieces.next();
@@ -55,26 +56,21 @@ export async function runPipeline(
       done += region.length;
       options.onProgress?.(done, writer.layout.fileBytes);
     }
-    return await hashing;
+    return await sums;
   } finally {
-    await pool.close();
+    // A failure must not wait until a large source is hashed.
+    await Promise.all([pool.close(), hashing.close()]);
   }
 }
 
-/** One thread of its own for hashing, so that it neither delays a stripe nor waits for one. */
-async function hashFiles(paths: readonly string[]): Promise<string[]> {
-  if (!paths.length) return [];
-  const pool = new WorkerPool(1);
-  try {
-    const sums: string[] = [];
-    for (const path of paths) {
-      const result = await pool.run({ kind: 'hash', path });
-      sums.push((result as { sha256: string }).sha256);
-    }
-    return sums;
-  } finally {
-    await pool.close();
+/** `pool` is one thread of its own, so that hashing neither delays a stripe nor waits for one. */
+async function hashFiles(pool: WorkerPool, paths: readonly string[]): Promise<string[]> {
+  const sums: string[] = [];
+  for (const path of paths) {
+    const result = await pool.run({ kind: 'hash', path });
+    sums.push((result as { sha256: string }).sha256);
   }
+  return sums;
 }
 
 interface Ready {
