@@ -30,7 +30,8 @@ export async function openFileSource(path: string): Promise<FileSource> {
   try {
     const stats = await handle.stat();
     if (!stats.isFile()) {
-      throw new CflowError('NOT_READABLE', 'not a regular file', { file: path, remedy: 'name a file' });
+      const what = stats.isDirectory() ? 'is a directory' : 'not a regular file';
+      throw new CflowError('NOT_READABLE', what, { file: path, remedy: 'name a file' });
     }
     return fileSource(handle, path, stats.size);
   } catch (cause) {

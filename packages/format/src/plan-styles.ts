@@ -110,7 +110,7 @@ function denseFfn(b: PlanBuilder, layer: number, input: string): string {
   return emitFfn(b, layer, denseOf(b.config.layers[layer]!), normed);
 }
 
-/** arch1: two streams that merge every mergeInterval layers (Eq. 4.17, 4.18). Between merges the trace shows the attention stream. */
+/** arch1: two streams that merge every mergeInterval layers (Eq. 4.17, 4.18). Between merges the trace shows s_ffn. */
 function decoupledStreams(b: PlanBuilder): string {
   const [attnStream, ffnStream] = ['attnStream', 'ffnStream'] as const;
   emitEmbedding(b, attnStream);
@@ -119,9 +119,8 @@ function decoupledStreams(b: PlanBuilder): string {
     const attn = emitAttention(b, layer, attnStream);
     const ffn = denseFfn(b, layer, ffnStream);
     if ((layer + 1) % b.config.mergeInterval!) {
-      const phase = emitSum(b, [attnStream, attn], attnStream);
-      emitSum(b, [ffnStream, ffn], ffnStream);
-      b.residuals.push({ layer, buffer: attnStream, phase });
+      emitSum(b, [attnStream, attn], attnStream);
+      b.residuals.push({ layer, buffer: ffnStream, phase: emitSum(b, [ffnStream, ffn], ffnStream) });
     } else {
       const phase = emitMerge(b, [attnStream, attn, ffnStream, ffn], [attnStream, ffnStream]);
       b.residuals.push({ layer, buffer: attnStream, phase });

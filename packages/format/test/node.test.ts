@@ -115,6 +115,6 @@ describe('openFileSource', () => {
       code: 'NOT_READABLE',
       message: `${path}: cannot open: ENOENT`,
     });
-    await expect(openFileSource(dir)).rejects.toThrow(`${dir}: not a regular file (name a file)`);
+    await expect(openFileSource(dir)).rejects.toThrow(`${dir}: is a directory (name a file)`);
   });
 });

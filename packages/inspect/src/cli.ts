@@ -2,8 +2,8 @@
 import { createRequire } from 'node:module';
 import { crc32 } from 'node:zlib';
 import { CflowError, type ErrorCode, EXIT_CODES } from '@cflow/format';
+import { openFileSource } from '@cflow/format/node';
 import yargs from 'yargs';
-import { openFileSource } from './file-source.js';
 import { type InspectRequest, inspect } from './inspect.js';
 import { render, type Section } from './render.js';
 import type { InspectReport } from './schema.js';

@@ -1,4 +1,3 @@
-export * from './file-source.js';
 export * from './inspect.js';
 export * from './render.js';
 export * from './report.js';

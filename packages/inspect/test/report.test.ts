@@ -8,7 +8,6 @@ import {
   regionOf,
 } from '@cflow/format';
 import { describe, expect, test } from 'vitest';
-import { MAX_PIECE_BYTES, readFully } from '../src/file-source.js';
 import { inspect } from '../src/inspect.js';
 import { render } from '../src/render.js';
 import { describe as describeFile } from '../src/report.js';
@@ -176,29 +175,6 @@ describe('statistics', () => {
     await expect(async () => {
       for await (const _ of tensorStats(source, file));
     }).rejects.toMatchObject({ code: 'FORMAT_INVALID' });
-  });
-});
-
-describe('file source', () => {
-  test('reads in bounded pieces and loops over short reads', async () => {
-    const lengths: number[] = [];
-    const readAt = async (buffer: Uint8Array, offset: number, length: number, position: number) => {
-      lengths.push(length);
-      const bytesRead = Math.min(length, 3);
-      for (let i = 0; i < bytesRead; i++) buffer[offset + i] = position + i;
-      return { bytesRead };
-    };
-    expect([...(await readFully(readAt, 'x', 10, 7))]).toEqual([10, 11, 12, 13, 14, 15, 16]);
-    expect(lengths).toEqual([7, 4, 1]);
-    expect(MAX_PIECE_BYTES).toBe(64 * 1024 * 1024);
-  });
-
-  test('a file that ends early, and one that fails', async () => {
-    await expect(readFully(async () => ({ bytesRead: 0 }), 'x', 10, 7)).rejects.toThrow(
-      'x: at byte 10: need 7 bytes, have 0 (the file became shorter while it was read)',
-    );
-    const fails = () => Promise.reject(Object.assign(new Error('bad disk'), { code: 'EIO' }));
-    await expect(readFully(fails, 'x', 10, 7)).rejects.toThrow('x: at byte 10: cannot read 7 bytes: EIO');
   });
 });
 

@@ -1,5 +1,4 @@
 export * from './engine.js';
-export * from './file-source.js';
 export * from './model.js';
 export * from './perplexity.js';
 export * from './random.js';

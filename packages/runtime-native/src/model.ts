@@ -6,8 +6,8 @@ import {
   openModel,
   type TransferMode,
 } from '@cflow/format';
+import { openFileSource } from '@cflow/format/node';
 import type { Engine, EngineFactory } from './engine.js';
-import { openFileSource } from './file-source.js';
 import { openReferenceEngine } from './reference/engine.js';
 import { Session } from './session.js';
 import { TextTokenizer } from './tokenizer.js';

@@ -1,9 +1,9 @@
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { openFileSource } from '@cflow/format/node';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { main } from '../src/cli.js';
-import { openFileSource } from '../src/file-source.js';
 import { goldenFile, tokenizerMetadata } from './model-file.js';
 
 let directory: string;

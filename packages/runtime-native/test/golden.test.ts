@@ -67,12 +67,6 @@ interface Run {
   logits: Float32Array[];
 }
 
-/** The traces follow s_ffn through arch1, the plan names s_attn; after a merge they are equal. */
-function tracedBuffer(config: ModelConfig, { layer, buffer }: { layer: number; buffer: string }): string {
-  const betweenMerges = config.mergeInterval !== undefined && (layer + 1) % config.mergeInterval !== 0;
-  return betweenMerges ? 'ffnStream' : buffer;
-}
-
 /** Passes the tokens of a trace through a plan and records what the trace records. */
 async function run(arch: string, transfers: TransferMode): Promise<Run> {
   const { config, weights, trace } = load(arch);
@@ -85,7 +79,7 @@ async function run(arch: string, transfers: TransferMode): Promise<Run> {
     const chosen: Run['routings'][number] = [];
     const onPhase = (phase: number) => {
       for (const at of plan.residuals) {
-        if (at.phase === phase) norms[at.layer] = norm(interpreter.buffer(tracedBuffer(config, at)));
+        if (at.phase === phase) norms[at.layer] = norm(interpreter.buffer(at.buffer));
       }
       for (const [i, route] of routes.entries()) {
         const both = [...interpreter.buffer(route.buffer)];
