@@ -26,7 +26,16 @@ try {
   run(convert, model, join(out, 'stories.vflow'), '--verify');
   run(inspect, join(out, 'stories.cflow'));
   run(inspect, join(out, 'stories.vflow'), '--verify');
-  const story = ['--prompt', 'Once upon a time', '--max-tokens', '120', '--temperature', '0.7', '--seed', '7'];
+  const story = [
+    '--prompt',
+    'Once upon a time',
+    '--max-tokens',
+    '120',
+    '--temperature',
+    '0.7',
+    '--seed',
+    '7',
+  ];
   run(generate, join(out, 'stories.vflow'), ...story);
   process.stdout.write('\n');
 } finally {

@@ -95,7 +95,6 @@ describe('what is read', () => {
       const { bytes, layout } = await buildModel(tinyConfig(), { container });
       const source = new RecordingSource(bytes);
       await inspect(source, {
-        json: true,
         sections: ['summary', 'layers', 'experts', 'plan', 'criticalPath'],
       });
       const table = regionOf(layout, 'layer_table');
