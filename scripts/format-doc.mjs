@@ -41,9 +41,8 @@ function required(texts, name) {
   return texts[name];
 }
 
-function exitCodeTable({ EXIT_CODES }) {
-  const texts = comments('packages/format/src/errors.ts', '([A-Z_]+): \\d+,');
-  const rows = Object.entries(EXIT_CODES).map(([name, exit]) => [exit, code(name), required(texts, name)]);
+function exitCodeTable({ ERRORS }) {
+  const rows = Object.entries(ERRORS).map(([name, { exit, meaning }]) => [exit, code(name), `${meaning}.`]);
   return table(['exit code', 'code', 'meaning'], rows);
 }
 

@@ -1,5 +1,13 @@
 import { cpus } from 'node:os';
-import { CflowError, type Container, DTYPE_NAMES, type Dtype, EXIT_CODES } from '@cflow/format';
+import {
+  asCflowError,
+  CflowError,
+  type Container,
+  DTYPE_NAMES,
+  type Dtype,
+  errorLine,
+  exitCodeHelp,
+} from '@cflow/format';
 import yargs from 'yargs';
 import { benchConvert, type ConvertReport } from './convert-bench.js';
 import { GEOMETRIES } from './geometry.js';
@@ -14,11 +22,8 @@ export async function main(argv: string[]): Promise<number> {
     await parser(argv).parse();
     return 0;
   } catch (error) {
-    const known =
-      error instanceof CflowError
-        ? error
-        : new CflowError('INTERNAL', String((error as Error).stack ?? error));
-    process.stderr.write(`cflow-bench: error: ${known.message}\n`);
+    const known = asCflowError(error);
+    process.stderr.write(errorLine('cflow-bench', known));
     return known.exitCode;
   }
 }
@@ -35,11 +40,7 @@ function parser(argv: string[]) {
     )
     .option('json', { type: 'boolean', default: false, describe: 'the result as one JSON document' })
     .demandCommand(1, 'a command is needed')
-    .epilogue(
-      `Exit codes: 0 done, ${Object.entries(EXIT_CODES)
-        .map(([name, code]) => `${code} ${name}`)
-        .join(', ')}`,
-    )
+    .epilogue(exitCodeHelp())
     .strict()
     .version('0.1.0')
     .wrap(100)

@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath, pathToFileURL } from 'node:url';
-import { CflowError, type Container, type Dtype, type ErrorCode, EXIT_CODES } from '@cflow/format';
+import { CflowError, type Container, type Dtype, ERROR_CODES, ERRORS, type ErrorCode } from '@cflow/format';
 
 export interface ConvertBenchOptions {
   readonly source: string;
@@ -122,7 +122,7 @@ async function convertOnce(
 }
 
 function codeOf(exit: number | null): ErrorCode {
-  const found = Object.entries(EXIT_CODES).find(([, code]) => code === exit);
+  const found = ERROR_CODES.find((code) => ERRORS[code].exit === exit);
   return found ? (found[0] as ErrorCode) : 'INTERNAL';
 }
 

@@ -1,4 +1,13 @@
-import { CflowError, DTYPE_NAMES, type Dtype, EXIT_CODES, PRESETS, parameterCount } from '@cflow/format';
+import {
+  asCflowError,
+  CflowError,
+  DTYPE_NAMES,
+  type Dtype,
+  errorLine,
+  exitCodeHelp,
+  PRESETS,
+  parameterCount,
+} from '@cflow/format';
 import cliProgress from 'cli-progress';
 import yargs from 'yargs';
 import { convert, draftMetadata, plannedLayout } from './convert.js';
@@ -56,11 +65,7 @@ function parser(argv: string[], defaultThreads: number) {
     })
     .option('threads', { type: 'number', default: defaultThreads, describe: 'quantizing threads' })
     .option('overwrite', { type: 'boolean', default: false, describe: 'replace an existing output' })
-    .epilogue(
-      `Exit codes: 0 done, ${Object.entries(EXIT_CODES)
-        .map(([name, code]) => `${code} ${name}`)
-        .join(', ')}`,
-    )
+    .epilogue(exitCodeHelp())
     .strict()
     .version('0.1.0')
     .wrap(100)
@@ -75,11 +80,8 @@ export async function main(argv: string[]): Promise<number> {
   try {
     return await run(argv);
   } catch (error) {
-    const known =
-      error instanceof CflowError
-        ? error
-        : new CflowError('INTERNAL', String((error as Error).stack ?? error));
-    process.stderr.write(`cflow-convert: error: ${known.message}\n`);
+    const known = asCflowError(error);
+    process.stderr.write(errorLine('cflow-convert', known));
     return known.exitCode;
   }
 }

@@ -64,7 +64,7 @@ export function plannedLayout(
 
 /**
  * Converts a checkpoint directory, or lays a .cflow or .vflow out anew. The output is complete or absent.
- * @throws CflowError of every kind that EXIT_CODES lists
+ * @throws CflowError of every kind that ERRORS lists
  */
 export async function convert(request: ConvertRequest): Promise<ConvertResult> {
   const options = await resolveOptions(request);

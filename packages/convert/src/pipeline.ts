@@ -7,11 +7,11 @@ import {
   partTensors,
   type Region,
   type Stripe,
+  stripeId,
   type TensorSpec,
 } from '@cflow/format';
 import { WorkerPool } from './pool.js';
 import type { DelayedMoESource } from './sources/delayed-moe.js';
-import type { TaskResult } from './worker.js';
 
 export interface PipelineOptions {
   readonly dtype: Dtype;
@@ -110,21 +110,19 @@ async function quantize(
 ): Promise<Uint8Array> {
   const { tensor } = stripe;
   const cols = tensor.shape[1]!;
-  const id = {
-    layer: tensor.layer,
-    matrixId: stripe.matrixId,
-    expert: tensor.expert,
-    rowOffset: stripe.rowOffset,
-  };
-  const result: TaskResult = await pool.run({
+  const run = pool.run({
     kind: 'stripe',
     dtype,
     values,
     rows: stripe.rows,
     cols,
-    id,
+    id: stripeId(stripe),
     scaleSearch,
     zeroNonfinite,
+  });
+  // What the dtype cannot hold is found in the worker, which knows no names.
+  const result = await run.catch((cause: CflowError) => {
+    throw new CflowError(cause.code, cause.message, { field: tensor.name, cause });
   });
   if ('bytes' in result) return result.bytes;
   if ('nonfinite' in result)

@@ -1,5 +1,5 @@
 import { Worker } from 'node:worker_threads';
-import { CflowError, type ErrorCode, EXIT_CODES } from '@cflow/format';
+import { CflowError, ERRORS, type ErrorCode } from '@cflow/format';
 import type { Task, TaskResult } from './worker.js';
 
 interface Waiting {
@@ -65,5 +65,5 @@ export class WorkerPool {
 
 /** Errors cross threads as plain data; the code makes them typed again. */
 function failureOf({ message, code }: { message: string; code?: string }): Error {
-  return new CflowError(code && code in EXIT_CODES ? (code as ErrorCode) : 'INTERNAL', message);
+  return new CflowError(code && Object.hasOwn(ERRORS, code) ? (code as ErrorCode) : 'INTERNAL', message);
 }

@@ -130,6 +130,6 @@ describe('command line', () => {
   it('--help names every exit code', async () => {
     const { code, stdout } = await run('--help');
     expect(code).toBe(0);
-    expect(stdout.replace(/\s+/g, ' ')).toContain('10 OUTPUT_EXISTS');
+    expect(stdout.replace(/\s+/g, ' ')).toContain('10 The output exists');
   });
 });

@@ -1,36 +1,35 @@
 /** Every kind of failure, with the exit code of the command that meets it. One row per decision a caller can take. */
-export const EXIT_CODES = {
-  /** The command line is wrong. */
-  USAGE: 2,
-  /** A file or directory is missing or cannot be read. */
-  NOT_READABLE: 3,
-  /** The bytes are not what the format demands: magic, offsets, lengths, tables, tiles, padding. */
-  FORMAT_INVALID: 4,
-  /** The file is of another version of the format. */
-  VERSION_UNSUPPORTED: 5,
-  /** A configuration (config.json, metadata, preset) is wrong or contradicts itself. */
-  CONFIG_INVALID: 6,
-  /** Tensors are missing, surplus, or of another shape than the configuration says. */
-  TENSOR_MISMATCH: 7,
-  /** Valid, but a model type, dtype or feature that this version does not handle. */
-  UNSUPPORTED: 8,
-  /** A weight is NaN or infinite. */
-  NONFINITE_WEIGHT: 9,
-  /** The output exists, or is one of the inputs. */
-  OUTPUT_EXISTS: 10,
-  /** Writing failed: no space, no permission. */
-  WRITE_FAILED: 11,
-  /** A count or size is over a limit of the format or of this machine. */
-  LIMIT_EXCEEDED: 12,
-  /** Checksums or contents differ from what the file claims. */
-  VERIFY_FAILED: 13,
-  /** A defect of cflow itself. */
-  INTERNAL: 70,
-  /** The user interrupted the work. */
-  INTERRUPTED: 130,
+export const ERRORS = {
+  USAGE: { exit: 2, meaning: 'The command line is wrong' },
+  NOT_READABLE: { exit: 3, meaning: 'A file or directory is missing or cannot be read' },
+  FORMAT_INVALID: {
+    exit: 4,
+    meaning: 'The bytes are not what the format demands: magic, offsets, lengths, tables, tiles, padding',
+  },
+  VERSION_UNSUPPORTED: { exit: 5, meaning: 'The file is of another version of the format' },
+  CONFIG_INVALID: {
+    exit: 6,
+    meaning: 'A configuration (config.json, metadata, preset) is wrong or contradicts itself',
+  },
+  TENSOR_MISMATCH: {
+    exit: 7,
+    meaning: 'Tensors are missing, surplus, or of another shape than the configuration says',
+  },
+  UNSUPPORTED: {
+    exit: 8,
+    meaning: 'Valid, but a model type, dtype or feature that this version does not handle',
+  },
+  NONFINITE_WEIGHT: { exit: 9, meaning: 'A weight is NaN or infinite' },
+  OUTPUT_EXISTS: { exit: 10, meaning: 'The output exists, or is one of the inputs' },
+  WRITE_FAILED: { exit: 11, meaning: 'Writing failed: no space, no permission' },
+  LIMIT_EXCEEDED: { exit: 12, meaning: 'A count or size is over a limit of the format or of this machine' },
+  VERIFY_FAILED: { exit: 13, meaning: 'Checksums or contents differ from what the file claims' },
+  INTERNAL: { exit: 70, meaning: 'A defect of cflow itself' },
+  INTERRUPTED: { exit: 130, meaning: 'The user interrupted the work' },
 } as const;
 
-export type ErrorCode = keyof typeof EXIT_CODES;
+export type ErrorCode = keyof typeof ERRORS;
+export const ERROR_CODES = Object.keys(ERRORS) as ErrorCode[];
 
 /** What an error names, as far as it applies; `remedy` says what to do about it. */
 export interface ErrorDetails {
@@ -56,7 +55,7 @@ export class CflowError extends Error {
   }
 
   get exitCode(): number {
-    return EXIT_CODES[this.code];
+    return ERRORS[this.code].exit;
   }
 }
 
@@ -65,6 +64,37 @@ function sentence(problem: string, { file, field, offset, remedy }: ErrorDetails
     .filter(Boolean)
     .join(': ');
   return `${where ? `${where}: ` : ''}${problem}${remedy ? ` (${remedy})` : ''}`;
+}
+
+/** Any thrown value as a CflowError; what is not one is a defect of ours, and is called that. */
+export function asCflowError(error: unknown): CflowError {
+  if (error instanceof CflowError) return error;
+  const message = error instanceof Error ? error.message : String(error);
+  return new CflowError('INTERNAL', `internal error: ${message}`, {
+    cause: error,
+    remedy: 'please report this',
+  });
+}
+
+/** Control and format characters escaped: text out of a file must neither steer a terminal nor break a line. */
+export function printable(text: string): string {
+  return text.replace(
+    /[\p{Cc}\p{Cf}\u2028\u2029]/gu,
+    (c) => `\\u${c.codePointAt(0)!.toString(16).padStart(4, '0')}`,
+  );
+}
+
+/** The one line that a command prints for an error. */
+export function errorLine(command: string, error: CflowError): string {
+  return `${command}: error: ${printable(error.message)}\n`;
+}
+
+/** The exit codes for a command's help. */
+export function exitCodeHelp(): string {
+  const rows = ERROR_CODES.map(
+    (code) => `  ${String(ERRORS[code].exit).padStart(3)}  ${ERRORS[code].meaning}`,
+  );
+  return ['Exit codes:', '    0  Done', ...rows].join('\n');
 }
 
 /** Throws FORMAT_INVALID; an expression, so it fits where a value is needed. */

@@ -34,10 +34,10 @@ import {
   partBytes,
   partStripes,
   type Stream,
+  type Stripe,
   streamBytes,
-  type TensorSpec,
 } from './streams.js';
-import { dequantizeStripe, requireStripe } from './tile.js';
+import { dequantizeStripe, requireStripe, stripeId } from './tile.js';
 
 export interface OpenOptions {
   readonly crc32?: Crc32;
@@ -458,27 +458,22 @@ export function decodeStream(
   for (const piece of streamPieces(stream, dtype)) {
     const own = bytes.subarray(piece.offset, piece.offset + piece.length);
     if (piece.kind === 'plain') tensors.set(piece.tensor.name, readF32(own));
-    else decodeStripe(piece, dtype, own, tensors, file, base + piece.offset);
+    else decodeStripe(piece.stripe, dtype, own, tensors, file, base + piece.offset);
   }
   return tensors;
 }
 
 function decodeStripe(
-  { tensor, stripe }: { tensor: TensorSpec; stripe: { matrixId: number; rowOffset: number; rows: number } },
+  stripe: Stripe,
   dtype: Dtype,
   bytes: Uint8Array,
   tensors: Map<string, Float32Array>,
   file: string,
   base: number,
 ): void {
+  const { tensor } = stripe;
   const cols = tensor.shape[1]!;
-  const id = {
-    layer: tensor.layer,
-    matrixId: stripe.matrixId,
-    expert: tensor.expert,
-    rowOffset: stripe.rowOffset,
-  };
-  requireStripe(dtype, bytes, stripe.rows, cols, id, file, base);
+  requireStripe(dtype, bytes, stripe.rows, cols, stripeId(stripe), file, base);
   let values = tensors.get(tensor.name);
   if (!values) {
     values = new Float32Array(elements(tensor.shape));

@@ -13,6 +13,7 @@ import { CflowError, invalid } from './errors.js';
 import { f16ToF32, f32ToF16 } from './f16.js';
 import { GROUP, type Q4Quantizer, quantizeQ4Report, quantizeQ4Search, quantizeQ8 } from './quantize.js';
 import { TILE_HEADER } from './schema.js';
+import type { Stripe } from './streams.js';
 
 /** What the headers of a stripe's tiles say. */
 export interface StripeId {
@@ -20,6 +21,11 @@ export interface StripeId {
   readonly matrixId: number;
   readonly expert: number;
   readonly rowOffset: number;
+}
+
+/** The id of a stripe of a tensor. */
+export function stripeId({ tensor, matrixId, rowOffset }: Stripe): StripeId {
+  return { layer: tensor.layer, matrixId, expert: tensor.expert, rowOffset };
 }
 
 export interface QuantizeOptions {
@@ -153,6 +159,26 @@ function* stripeTiles(dtype: Dtype, rows: number, cols: number) {
   }
 }
 
+/** The header of the tile of `width` columns from `col`. */
+function tileHeader(
+  dtype: Dtype,
+  id: StripeId,
+  rows: number,
+  col: number,
+  width: number,
+): Record<string, number> {
+  return {
+    layer_id: id.layer,
+    matrix_id: id.matrixId,
+    expert_id: id.expert,
+    row_offset: id.rowOffset,
+    col_offset: col,
+    tile_rows: rows,
+    tile_cols: width,
+    quant_group: DTYPES[dtype].group,
+  };
+}
+
 /**
  * Bytes of one output stripe: `values` is [rows, cols] row-major, rows ≤ 128.
  * @throws CflowError NONFINITE_WEIGHT for NaN, Inf and what the dtype cannot hold
@@ -170,16 +196,7 @@ export function quantizeStripe(
   checkRange(dtype, values);
   const out = new Uint8Array(stripeBytes(dtype, rows, cols));
   for (const { col, width, at, bytes } of stripeTiles(dtype, rows, cols)) {
-    writeStruct(TILE_HEADER, out, at, {
-      layer_id: id.layer,
-      matrix_id: id.matrixId,
-      expert_id: id.expert,
-      row_offset: id.rowOffset,
-      col_offset: col,
-      tile_rows: rows,
-      tile_cols: width,
-      quant_group: DTYPES[dtype].group,
-    });
+    writeStruct(TILE_HEADER, out, at, tileHeader(dtype, id, rows, col, width));
     const body = out.subarray(at + TILE_HEADER_BYTES, at + bytes);
     CODECS[dtype].encode(values, { rows, cols: width, stride: cols, from: col }, body, options);
   }
@@ -230,16 +247,7 @@ export function checkStripe(
   const faults: { offset: number; problem: string }[] = [];
   for (const { col, width, at } of stripeTiles(dtype, rows, cols)) {
     const header = readStruct(TILE_HEADER, bytes, at);
-    const expected: Record<string, number> = {
-      layer_id: id.layer,
-      matrix_id: id.matrixId,
-      expert_id: id.expert,
-      row_offset: id.rowOffset,
-      col_offset: col,
-      tile_rows: rows,
-      tile_cols: width,
-      quant_group: DTYPES[dtype].group,
-    };
+    const expected = tileHeader(dtype, id, rows, col, width);
     for (const { name, offset } of TILE_HEADER.fields) {
       if (header[name] !== expected[name]) {
         faults.push({

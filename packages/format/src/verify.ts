@@ -3,7 +3,7 @@ import { type Crc32, crcHex, crc32 as portableCrc32 } from './checksum.js';
 import type { ModelFile, Region } from './layout-types.js';
 import { checksummed, type OpenOptions, streamPieces } from './reader.js';
 import type { ByteSource } from './source.js';
-import { checkStripe } from './tile.js';
+import { checkStripe, stripeId } from './tile.js';
 
 /** One fault, with the region and absolute byte offset where it is. */
 export interface Fault {
@@ -69,13 +69,7 @@ async function* checkStream(
     const bytes = await source.read(base, piece.length);
     sum = crc32(bytes, sum);
     const { tensor, stripe } = piece;
-    const id = {
-      layer: tensor.layer,
-      matrixId: stripe.matrixId,
-      expert: tensor.expert,
-      rowOffset: stripe.rowOffset,
-    };
-    for (const fault of checkStripe(file.dtype, bytes, stripe.rows, tensor.shape[1]!, id)) {
+    for (const fault of checkStripe(file.dtype, bytes, stripe.rows, tensor.shape[1]!, stripeId(stripe))) {
       yield { region: region.name, offset: base + fault.offset, problem: `${tensor.name}: ${fault.problem}` };
     }
   }

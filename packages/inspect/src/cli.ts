@@ -1,13 +1,13 @@
 /** cflow-inspect: the shell around the pure parts. */
 import { createRequire } from 'node:module';
 import { crc32 } from 'node:zlib';
-import { CflowError, type ErrorCode, EXIT_CODES } from '@cflow/format';
+import { asCflowError, CflowError, errorLine, exitCodeHelp } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
 import yargs from 'yargs';
 import { type InspectRequest, inspect } from './inspect.js';
 import { render, type Section } from './render.js';
 import type { InspectReport } from './schema.js';
-import { printable, WIDTH } from './text.js';
+import { WIDTH } from './text.js';
 
 const NAME = 'cflow-inspect';
 const { version } = createRequire(import.meta.url)('../package.json') as { version: string };
@@ -36,26 +36,6 @@ function write(stream: NodeJS.WriteStream, text: string): Promise<void> {
       done(error);
     });
   });
-}
-
-/** The codes that this command can exit with. */
-const EXIT_MEANINGS: Partial<Record<ErrorCode, string>> = {
-  USAGE: 'the command line is wrong',
-  NOT_READABLE: 'the file is missing or cannot be read',
-  FORMAT_INVALID: 'the bytes are not what the format demands',
-  VERSION_UNSUPPORTED: 'the file is of another version of the format',
-  CONFIG_INVALID: 'the metadata are wrong or contradict themselves',
-  UNSUPPORTED: 'a feature that this version does not handle',
-  LIMIT_EXCEEDED: 'a count or size is over a limit',
-  VERIFY_FAILED: 'checksums or contents differ from what the file claims',
-  INTERNAL: 'a defect of cflow itself',
-};
-
-function exitCodes(): string {
-  const rows = Object.entries(EXIT_MEANINGS).map(
-    ([code, meaning]) => `  ${String(EXIT_CODES[code as ErrorCode]).padStart(3)}  ${meaning}`,
-  );
-  return ['Exit codes:', '    0  done, and with --verify no faults', ...rows].join('\n');
 }
 
 const OPTIONS = {
@@ -95,7 +75,7 @@ async function parse(argv: readonly string[]): Promise<Request | string> {
     .version(version)
     .strict()
     .wrap(WIDTH)
-    .epilogue(exitCodes());
+    .epilogue(exitCodeHelp());
   const args: Record<string, unknown> | string = await new Promise((resolve, reject) => {
     parser.parse([...argv], {}, (error: Error | null | undefined, parsed: unknown, output: string) => {
       if (error) reject(usage(error.message));
@@ -164,14 +144,8 @@ export async function main(argv: string[], io: Io = processIo): Promise<number> 
     await run(argv, io);
     return 0;
   } catch (error) {
-    const known =
-      error instanceof CflowError
-        ? error
-        : new CflowError(
-            'INTERNAL',
-            `${error instanceof Error ? error.message : String(error)} (please report this)`,
-          );
-    await io.err(`${NAME}: error: ${printable(known.message)}\n`);
+    const known = asCflowError(error);
+    await io.err(errorLine(NAME, known));
     return known.exitCode;
   }
 }

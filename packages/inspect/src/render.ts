@@ -1,7 +1,9 @@
 /** A report as text of at most 100 columns. */
+
+import { printable } from '@cflow/format';
 import { bar, layoutLines } from './layout-map.js';
 import type { InspectReport, SizeKind, TileRow } from './schema.js';
-import { clip, count, field, mib, percent, plural, printable, ranges, short, size, table } from './text.js';
+import { clip, count, field, mib, percent, plural, ranges, short, size, table } from './text.js';
 
 const SIZE_NAMES: Record<SizeKind, string> = {
   attention: 'attention',

@@ -1,4 +1,5 @@
 /** Plain text for terminals: numbers, tables, lines of at most so many columns. */
+import { printable } from '@cflow/format';
 
 export const WIDTH = 100;
 
@@ -37,14 +38,6 @@ export function short(value: number | null): string {
   return magnitude >= 0.001 && magnitude < 10_000
     ? String(Number(value.toPrecision(3)))
     : value.toExponential(1);
-}
-
-/** Text of a file is not trusted: control characters would move the cursor or hide what follows. */
-export function printable(text: string): string {
-  return text.replace(
-    /[\p{Cc}\p{Cf}\u2028\u2029]/gu,
-    (c) => `\\u${c.codePointAt(0)!.toString(16).padStart(4, '0')}`,
-  );
 }
 
 /** At most `width` characters; what is left out in the middle becomes an ellipsis. */

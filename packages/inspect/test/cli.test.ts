@@ -149,10 +149,10 @@ describe('text', () => {
     expect(code).toBe(0);
     for (const line of [
       '--critical-path',
-      '    0  done',
-      '    2  the command',
-      '   13  checksums',
-      '   70  a defect',
+      '    0  Done',
+      '    2  The command',
+      '   13  Checksums',
+      '   70  A defect',
     ]) {
       expect(out).toContain(line);
     }

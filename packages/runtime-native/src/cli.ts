@@ -1,14 +1,10 @@
 import { readFile } from 'node:fs/promises';
-import { CflowError, EXIT_CODES } from '@cflow/format';
+import { asCflowError, CflowError, errorLine, exitCodeHelp } from '@cflow/format';
 import yargs from 'yargs';
 import { ENGINES, type EngineName, Model } from './model.js';
 import { perplexity } from './perplexity.js';
 import { SAMPLER_DEFAULTS, Sampler } from './sampler.js';
 import { DEFAULT_MAX_TOKENS, type FinishReason, type GenerateOptions } from './session.js';
-
-const EXIT_CODE_HELP = `Exit codes: 0 success, ${Object.entries(EXIT_CODES)
-  .map(([name, code]) => `${code} ${name}`)
-  .join(', ')}`;
 
 const OPTIONS = {
   prompt: { type: 'string', requiresArg: true, describe: 'text to continue' },
@@ -57,7 +53,7 @@ function commandLine(argv: string[]) {
     )
     .options(OPTIONS)
     .parserConfiguration({ 'duplicate-arguments-array': false })
-    .epilogue(EXIT_CODE_HELP)
+    .epilogue(exitCodeHelp())
     .strict()
     .version(false)
     .exitProcess(false)
@@ -187,10 +183,7 @@ function write(text: string): Promise<void> {
 }
 
 function report(error: unknown): number {
-  const known = error instanceof CflowError;
-  const message = known
-    ? error.message
-    : `internal error: ${error instanceof Error ? error.message : String(error)}`;
-  process.stderr.write(`cflow-run: error: ${message.replace(/\s*\n\s*/g, ' ')}\n`);
-  return known ? error.exitCode : EXIT_CODES.INTERNAL;
+  const known = asCflowError(error);
+  process.stderr.write(errorLine('cflow-run', known));
+  return known.exitCode;
 }

@@ -84,7 +84,7 @@ describe('cflow-run', () => {
     const { code, out } = await run('--help');
     expect(code).toBe(0);
     expect(out).toContain('--perplexity');
-    expect(out.replace(/\s+/g, ' ')).toContain('130 INTERRUPTED');
+    expect(out.replace(/\s+/g, ' ')).toContain('130 The user interrupted');
   });
 
   it.each([
