@@ -119,8 +119,8 @@ async function run(argv: string[]): Promise<number> {
 async function interruptible(options: ConvertOptions, json: boolean): Promise<ConvertResult> {
   const abort = new AbortController();
   const onSignal = () => abort.abort();
-  process.once('SIGINT', onSignal);
-  process.once('SIGTERM', onSignal);
+  process.on('SIGINT', onSignal);
+  process.on('SIGTERM', onSignal);
   const bar = progressBar(json);
   try {
     const all = { ...options, signal: abort.signal, onProgress: bar.update };

@@ -16,6 +16,7 @@ import {
 } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
 import { AtomicFile, checkTarget } from './atomic-file.js';
+import { throwIfInterrupted } from './interrupt.js';
 import {
   type ConvertOptions,
   type ConvertRequest,
@@ -122,7 +123,7 @@ async function convertModel(options: ConvertOptions): Promise<ConvertResult> {
     const { signal } = options;
     let done = 0;
     const onProgress = (bytes: number) => {
-      if (signal?.aborted) throw new CflowError('INTERRUPTED', 'interrupted; nothing was left at the output');
+      throwIfInterrupted(signal);
       done += bytes;
       options.onProgress?.(done, source.size);
     };
@@ -154,8 +155,7 @@ async function writeExport(
   try {
     let offset = 0;
     for await (const piece of exportSafetensors(source, file)) {
-      if (options.signal?.aborted)
-        throw new CflowError('INTERRUPTED', 'interrupted; nothing was left at the output');
+      throwIfInterrupted(options.signal);
       await sink.write(offset, piece);
       offset += piece.length;
     }
@@ -176,8 +176,7 @@ async function writeAtomically(
   try {
     const layout = await write(sink);
     if (options.verify) await verifyFile(sink.temporary);
-    if (options.signal?.aborted)
-      throw new CflowError('INTERRUPTED', 'interrupted; nothing was left at the output');
+    throwIfInterrupted(options.signal);
     await sink.commit(options.overwrite);
     return layout;
   } catch (error) {

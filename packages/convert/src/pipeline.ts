@@ -10,6 +10,7 @@ import {
   stripeId,
   type TensorSpec,
 } from '@cflow/format';
+import { orInterrupted, throwIfInterrupted } from './interrupt.js';
 import { WorkerPool } from './pool.js';
 import type { DelayedMoESource } from './sources/delayed-moe.js';
 
@@ -56,7 +57,7 @@ export async function runPipeline(
       done += region.length;
       options.onProgress?.(done, writer.layout.fileBytes);
     }
-    return await sums;
+    return await orInterrupted(sums, options.signal);
   } finally {
     // A failure must not wait until a large source is hashed.
     await Promise.all([pool.close(), hashing.close()]);
@@ -88,8 +89,7 @@ async function* orderedPieces(
   const limit = options.threads * IN_FLIGHT_PER_THREAD;
   const queue: Promise<Ready>[] = [];
   for await (const { region, part, stripe, rows } of source.stripes(writer.layout)) {
-    if (options.signal?.aborted)
-      throw new CflowError('INTERRUPTED', 'interrupted; nothing was left at the output');
+    throwIfInterrupted(options.signal);
     const work = stripe
       ? quantize(pool, stripe, rows, options)
       : Promise.resolve(plainBytes(partTensors(part)[0]!, rows, options));
