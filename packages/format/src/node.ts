@@ -1,11 +1,15 @@
 /** The ByteSource over files, and the only file of this package that touches Node: imported as `@cflow/format/node`. */
 import { constants } from 'node:buffer';
+import { constants as fsConstants } from 'node:fs';
 import { open } from 'node:fs/promises';
 import { CflowError } from './errors.js';
 import type { ByteSource } from './source.js';
 
 /** Linux ends one read at 2,147,479,552 bytes without an error; smaller pieces also bound what the kernel pins. */
 export const MAX_READ_BYTES = 64 * 1024 * 1024;
+
+/** Opening a pipe that nobody writes to would wait for ever; without waiting it opens, and is then refused as no file. */
+const OPEN_FLAGS = fsConstants.O_RDONLY | (fsConstants.O_NONBLOCK ?? 0);
 
 /** A read that a signal interrupts is repeated; one that keeps failing is an error after all. */
 const MAX_INTERRUPTIONS = 1_000;
@@ -26,7 +30,9 @@ export interface FileSource extends ByteSource {
  * @throws CflowError NOT_READABLE (path and errno) if it cannot be opened or read, or is no regular file
  */
 export async function openFileSource(path: string): Promise<FileSource> {
-  const handle = await open(path, 'r').catch((cause: unknown) => unreadable(path, 'cannot open', cause));
+  const handle = await open(path, OPEN_FLAGS).catch((cause: unknown) =>
+    unreadable(path, 'cannot open', cause),
+  );
   try {
     const stats = await handle.stat();
     if (!stats.isFile()) {

@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process';
 import { mkdtemp, open, rm, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -116,5 +117,11 @@ describe('openFileSource', () => {
       message: `${path}: cannot open: ENOENT`,
     });
     await expect(openFileSource(dir)).rejects.toThrow(`${dir}: is a directory (name a file)`);
+  });
+
+  it('refuses a pipe at once, though nobody writes to it', async () => {
+    const path = join(dir, 'pipe');
+    execFileSync('mkfifo', [path]);
+    await expect(openFileSource(path)).rejects.toThrow(`${path}: not a regular file (name a file)`);
   });
 });
