@@ -2,7 +2,6 @@ import {
   asCflowError,
   CflowError,
   DTYPE_NAMES,
-  type Dtype,
   errorLine,
   exitCodeHelp,
   PRESETS,
@@ -11,7 +10,13 @@ import {
 import cliProgress from 'cli-progress';
 import yargs from 'yargs';
 import { convert, draftMetadata, plannedLayout } from './convert.js';
-import { CONVERT_DEFAULTS, type ConvertOptions, type ConvertResult, containerOf } from './options.js';
+import {
+  CONVERT_DEFAULTS,
+  type ConvertOptions,
+  type ConvertRequest,
+  type ConvertResult,
+  resolveOptions,
+} from './options.js';
 import { openCheckpoint } from './sources/checkpoint.js';
 import { threadBudget } from './threads.js';
 
@@ -34,19 +39,16 @@ function parser(argv: string[], defaultThreads: number) {
     )
     .option('model', {
       type: 'string',
-      default: CONVERT_DEFAULTS.model,
       choices: ['auto', ...Object.keys(PRESETS)],
-      describe: 'auto, or the preset that the checkpoint must match',
+      describe: `auto, or the preset that the checkpoint must match [default: ${CONVERT_DEFAULTS.model}]`,
     })
     .option('dtype', {
       choices: DTYPE_NAMES,
-      default: CONVERT_DEFAULTS.dtype as Dtype,
-      describe: 'tile dtype',
+      describe: `tile dtype [default: ${CONVERT_DEFAULTS.dtype}]`,
     })
     .option('scale-search', {
       type: 'boolean',
-      default: true,
-      describe: 'q4_0: search each scale; --no-scale-search is max|w|/7',
+      describe: 'q4_0: search each scale [default: true]; --no-scale-search is max|w|/7',
     })
     .option('allow-nonfinite', {
       choices: ['zero'] as const,
@@ -94,17 +96,24 @@ async function run(argv: string[]): Promise<number> {
   if (!Number.isInteger(args.threads) || args.threads < 1 || args.threads > 256) {
     throw new CflowError('USAGE', `--threads is ${args.threads}, expected 1 to 256`);
   }
+  // Absent stays absent: the library knows the defaults, and refuses what a source cannot honour.
   const common = {
-    model: args.model,
-    dtype: args.dtype,
-    container: (output === undefined ? undefined : containerOf(output)) ?? ('cflow' as const),
-    scaleSearch: args.scaleSearch,
-    zeroNonfinite: args.allowNonfinite === 'zero',
+    ...(args.model === undefined ? {} : { model: args.model }),
+    ...(args.dtype === undefined ? {} : { dtype: args.dtype }),
+    ...(args.scaleSearch === undefined ? {} : { scaleSearch: args.scaleSearch }),
+    ...(args.allowNonfinite === undefined ? {} : { zeroNonfinite: true }),
     overwrite: args.overwrite,
     verify: args.verify,
     threads: args.threads,
   };
-  if (args.dryRun) return dryRun(source, common, args.json);
+  if (args.dryRun) {
+    const options = await resolveOptions({
+      ...common,
+      source: source ?? '',
+      output: output ?? 'model.cflow',
+    });
+    return dryRun(source, options, args.json);
+  }
   if (!source || !output) {
     throw new CflowError('USAGE', 'a source and an output are needed', {
       remedy: 'see cflow-convert --help',
@@ -116,7 +125,7 @@ async function run(argv: string[]): Promise<number> {
   return 0;
 }
 
-async function interruptible(options: ConvertOptions, json: boolean): Promise<ConvertResult> {
+async function interruptible(options: ConvertRequest, json: boolean): Promise<ConvertResult> {
   const abort = new AbortController();
   const onSignal = () => abort.abort();
   process.on('SIGINT', onSignal);

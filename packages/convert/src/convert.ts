@@ -1,5 +1,5 @@
 import { stat } from 'node:fs/promises';
-import { basename, extname, resolve } from 'node:path';
+import { basename, extname } from 'node:path';
 import { crc32 } from 'node:zlib';
 import {
   CflowError,
@@ -72,13 +72,29 @@ export async function convert(request: ConvertRequest): Promise<ConvertResult> {
   const stats = await stat(options.source).catch((cause: NodeJS.ErrnoException) => {
     throw new CflowError('NOT_READABLE', `cannot open: ${cause.code}`, { file: options.source, cause });
   });
-  if (stats.isFile()) return convertModel(options);
+  if (stats.isFile()) {
+    refuseCheckpointOptions(request);
+    return convertModel(options);
+  }
   if (extname(options.output) === EXPORT_EXTENSION) {
     throw new CflowError('USAGE', 'safetensors are written from a .cflow or .vflow', {
       file: options.output,
     });
   }
   return convertCheckpoint(options);
+}
+
+/** What decides the bytes of a conversion cannot change those of a finished file; silence would promise that it did. */
+function refuseCheckpointOptions(request: ConvertRequest): void {
+  for (const option of ['model', 'dtype', 'scaleSearch', 'zeroNonfinite'] as const) {
+    if (request[option] === undefined) continue;
+    throw new CflowError('USAGE', `${option} applies to a checkpoint, and the source is a file`, {
+      file: request.source,
+      field: option,
+      value: request[option],
+      remedy: 'a .cflow or .vflow keeps its weights as they are; convert the checkpoint again',
+    });
+  }
 }
 
 async function convertCheckpoint(options: ConvertOptions): Promise<ConvertResult> {
@@ -207,7 +223,7 @@ function resultOf(
   notes: readonly string[],
 ): ConvertResult {
   return {
-    output: resolve(output),
+    output,
     model: config.name || basename(output),
     container,
     dtype,

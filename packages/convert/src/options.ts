@@ -49,7 +49,9 @@ export const CONVERT_DEFAULTS = {
 
 export async function resolveOptions(request: ConvertRequest): Promise<ConvertOptions> {
   const threads = request.threads ?? (await threadBudget()).threads;
-  const container = request.container ?? containerOf(request.output) ?? 'cflow';
+  // Looked at in any case: a name that asks for nothing known is an error.
+  const named = containerOf(request.output);
+  const container = request.container ?? named ?? 'cflow';
   return { ...CONVERT_DEFAULTS, ...request, threads, container };
 }
 

@@ -127,6 +127,21 @@ describe('command line', () => {
     expect(await listing(dir)).toEqual(['config.json', 'model.safetensors']);
   });
 
+  it.each([
+    [['--dtype', 'q8_0'], 'dtype'],
+    [['--no-scale-search'], 'scaleSearch'],
+    [['--model', 'arch1'], 'model'],
+    [['--allow-nonfinite', 'zero'], 'zeroNonfinite'],
+  ])('%s cannot change a finished file: exit 2', async (flags, option) => {
+    const dir = await directory(llamaFiles());
+    const at = (name: string) => join(dir, name);
+    expect((await run(dir, at('a.cflow'), '--dtype', 'f32')).code).toBe(0);
+    const { code, stderr } = await run(at('a.cflow'), at('b.cflow'), ...flags);
+    expect(code).toBe(2);
+    expect(stderr).toContain(`${option} applies to a checkpoint`);
+    expect(await listing(dir)).toEqual(['a.cflow', 'config.json', 'model.safetensors']);
+  });
+
   it('--help names every exit code', async () => {
     const { code, stdout } = await run('--help');
     expect(code).toBe(0);

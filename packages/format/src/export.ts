@@ -1,7 +1,7 @@
 /** Back to safetensors: every tensor dequantized to F32 under its canonical name, the config in `__metadata__`. */
 import type { ModelFile, Region } from './layout-types.js';
-import { decodeStream } from './reader.js';
-import { type ByteSource, readExactly } from './source.js';
+import { readStream } from './reader.js';
+import type { ByteSource } from './source.js';
 import { elements, partTensors, type Stream, type TensorSpec } from './streams.js';
 
 function streamTensors(stream: Stream): TensorSpec[] {
@@ -17,9 +17,8 @@ export async function* exportSafetensors(source: ByteSource, file: ModelFile): A
     Boolean(region.stream),
   );
   yield safetensorsHeader(file, streams);
-  for (const { name, offset, length, stream } of streams) {
-    const bytes = await readExactly(source, offset, length, name);
-    const tensors = decodeStream(stream, file.dtype, bytes, source.name, offset);
+  for (const { name, stream } of streams) {
+    const tensors = await readStream(source, file, name);
     for (const tensor of streamTensors(stream)) yield littleEndian(tensors.get(tensor.name)!);
   }
 }

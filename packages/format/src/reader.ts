@@ -487,6 +487,30 @@ function readF32(bytes: Uint8Array): Float32Array {
   return Float32Array.from({ length: bytes.length / 4 }, (_, i) => view.getFloat32(4 * i, true));
 }
 
+/**
+ * The bytes of a stream, whole and checked against their checksum.
+ * @throws CflowError VERIFY_FAILED if they are damaged
+ */
+export async function readStreamBytes(
+  source: ByteSource,
+  file: ModelFile,
+  { name, offset, length }: Region,
+  crc32: Crc32 = portableCrc32,
+): Promise<Uint8Array> {
+  const bytes = await readExactly(source, offset, length, name);
+  const claimed = file.metadata.checksums[name];
+  const actual = claimed === undefined ? undefined : crcHex(crc32(bytes));
+  if (actual !== claimed) {
+    throw new CflowError('VERIFY_FAILED', `checksum is ${actual}, metadata say ${claimed}`, {
+      file: source.name,
+      field: name,
+      offset,
+      remedy: 'the file is damaged; copy or convert it again',
+    });
+  }
+  return bytes;
+}
+
 /** All tensors of one stream. */
 export async function readStream(
   source: ByteSource,
@@ -495,7 +519,7 @@ export async function readStream(
 ): Promise<Map<string, Float32Array>> {
   const region = file.streams.get(name);
   if (!region) throw new Error(`no stream ${name}`);
-  const bytes = await readExactly(source, region.offset, region.length, name);
+  const bytes = await readStreamBytes(source, file, region);
   return decodeStream(region.stream, file.dtype, bytes, source.name, region.offset);
 }
 

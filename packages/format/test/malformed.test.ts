@@ -4,6 +4,7 @@ import {
   type Container,
   crc32,
   decodeMetadata,
+  decodeStream,
   type ErrorCode,
   EXPERT_ENTRY,
   GLOBAL_HEADER,
@@ -473,12 +474,23 @@ describe('metadata', () => {
 
 describe('reading a damaged tile', () => {
   it('names the field and its place', async () => {
-    const { offset } = regionOf(SOUND.cflow.layout, 'embedding');
+    const { offset, length, stream } = regionOf(SOUND.cflow.layout, 'embedding');
     const bytes = changed('cflow', (copy) => (copy[offset + 2] = 3));
-    const source = guardedSource(bytes);
+    const own = bytes.subarray(offset, offset + length);
+    expect(() => decodeStream(stream!, SOUND.cflow.layout.dtype, own, 'm.cflow', offset)).toThrow(
+      expect.objectContaining({
+        code: 'FORMAT_INVALID',
+        message: `m.cflow: at byte ${offset + 2}: TileHeader.matrix_id is 3, expected 11`,
+      }),
+    );
+  });
+
+  it('is refused by its checksum where there is one', async () => {
+    const { offset } = regionOf(SOUND.cflow.layout, 'embedding');
+    const source = guardedSource(changed('cflow', (copy) => (copy[offset + 2] = 3)));
     await expect(readTensor(source, await openModel(source), 'embed_tokens.weight')).rejects.toMatchObject({
-      code: 'FORMAT_INVALID',
-      message: `m.cflow: at byte ${offset + 2}: TileHeader.matrix_id is 3, expected 11`,
+      code: 'VERIFY_FAILED',
+      details: { field: 'embedding', offset },
     });
   });
 });

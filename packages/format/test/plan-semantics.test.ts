@@ -32,7 +32,7 @@ function decoupled(config: ModelConfig, f: Formulas): Value[] {
   return config.layers.map((_, l) => {
     [a, d] = [add([a, 1], [f.attn(l, a), 1]), add([d, 1], [f.ffn(l, d), 1])];
     if ((l + 1) % config.mergeInterval! === 0) a = d = add([a, 0.5], [d, 0.5]);
-    return a;
+    return d;
   });
 }
 

@@ -40,7 +40,11 @@ const OPTIONS = {
     default: 256,
     describe: 'with --perplexity: tokens of each, BOS included',
   },
-  engine: { choices: Object.keys(ENGINES) as EngineName[], default: 'reference' as EngineName },
+  engine: {
+    choices: Object.keys(ENGINES) as EngineName[],
+    default: 'reference' as EngineName,
+    describe: 'what executes the plan',
+  },
   json: { type: 'boolean', default: false, describe: 'print one JSON document instead of text' },
 } as const;
 
@@ -55,10 +59,12 @@ function commandLine(argv: string[]) {
     .parserConfiguration({ 'duplicate-arguments-array': false })
     .epilogue(exitCodeHelp())
     .strict()
-    .version(false)
+    .version('0.1.0')
     .exitProcess(false)
     .fail((message, error) => {
-      throw error instanceof CflowError ? error : new CflowError('USAGE', message ?? error?.message);
+      throw error instanceof CflowError
+        ? error
+        : new CflowError('USAGE', message ?? error?.message, { remedy: 'see cflow-run --help' });
     })
     .wrap(100);
 }

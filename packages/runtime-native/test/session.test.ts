@@ -3,8 +3,8 @@ import { describe, expect, it } from 'vitest';
 import { Model } from '../src/model.js';
 import { negativeLogLikelihood, perplexity, splitStories } from '../src/perplexity.js';
 import type { GeneratedToken, GenerateOptions, Session } from '../src/session.js';
-import { goldenJson, type Trace } from './helpers.js';
-import { countingSource, goldenFile, tokenizerMetadata } from './model-file.js';
+import { goldenJson, goldenPath, loadSafetensors, type Trace } from './helpers.js';
+import { countingSource, goldenFile, modelBytes, tokenizerMetadata } from './model-file.js';
 
 const trace = goldenJson('arch2_4', 'trace.json') as Trace;
 
@@ -155,13 +155,23 @@ describe('misuse', () => {
   });
 
   it('NaN in a weight ends in a typed error', async () => {
-    const { bytes } = await goldenFile('arch5');
-    const { streams } = await openModel(countingSource(bytes));
-    const norm = streams.get('final_norm')!;
-    new DataView(bytes.buffer, bytes.byteOffset).setFloat32(norm.offset, Number.NaN, true);
-    const session = (await Model.open(countingSource(bytes))).createSession();
+    const tensors = loadSafetensors(goldenPath('arch5', 'model.safetensors'));
+    tensors.get('norm.weight')!.values[0] = Number.NaN;
+    const { config } = await goldenFile('arch5');
+    const session = (await Model.open(countingSource(await modelBytes(config, tensors)))).createSession();
     const next = session.generate({ ids: [1] }).next();
     await expect(next).rejects.toMatchObject({ code: 'NONFINITE_WEIGHT' });
+  });
+
+  it('a damaged weight is noticed when its stream is read', async () => {
+    const { bytes } = await goldenFile('arch5');
+    const { streams } = await openModel(countingSource(bytes));
+    bytes[streams.get('layers.1.dense')!.offset + 1000]! ^= 1;
+    const session = (await Model.open(countingSource(bytes))).createSession();
+    await expect(session.generate({ ids: [1] }).next()).rejects.toMatchObject({
+      code: 'VERIFY_FAILED',
+      details: { field: 'layers.1.dense' },
+    });
   });
 
   it('an abort ends the generation with INTERRUPTED', async () => {
