@@ -169,10 +169,18 @@ function mega(bytes: number): string {
   return (bytes / 1e6).toFixed(1);
 }
 
+const UNITS = ['bytes', 'kB', 'MB', 'GB', 'TB'];
+
+/** Decimal units, three digits or more: `17.40 GB`, `932.93 kB`. */
+function size(bytes: number): string {
+  const power = Math.min(UNITS.length - 1, Math.floor(Math.log10(Math.max(bytes, 1)) / 3));
+  return `${(bytes / 1000 ** power).toFixed(power ? 2 : 0)} ${UNITS[power]}`;
+}
+
 function describe(r: ConvertResult, from: string): string {
   const speed = mega(r.fileBytes / Math.max(r.seconds, 1e-9));
   return [
-    `${r.output}: ${r.model}, ${r.parameters.toLocaleString('en')} parameters, ${r.dtype}, ${mega(r.fileBytes)} MB`,
+    `${r.output}: ${r.model}, ${r.parameters.toLocaleString('en')} parameters, ${r.dtype}, ${size(r.fileBytes)}`,
     `${r.seconds.toFixed(2)} s, ${speed} MB/s written, ${r.threads} threads${from}${r.verified ? ', verified' : ''}`,
     ...r.notes.map((note) => `note: ${note}`),
   ].join('\n');
@@ -224,13 +232,14 @@ function describeDryRun(report: {
   parameters: number;
   fileBytes: number;
   bytesByKind: Record<string, number>;
+  weightsPresent: boolean;
 }): string {
   const rows = Object.entries(report.bytesByKind).map(
-    ([kind, bytes]) => `  ${kind.padEnd(12)} ${mega(bytes).padStart(12)} MB`,
+    ([kind, bytes]) => `  ${kind.padEnd(12)} ${size(bytes).padStart(12)}`,
   );
   return [
-    `${report.model}: ${report.parameters.toLocaleString('en')} parameters as ${report.dtype} .${report.container}: ${mega(report.fileBytes)} MB`,
+    `${report.model}: ${report.parameters.toLocaleString('en')} parameters as ${report.dtype} .${report.container}: ${size(report.fileBytes)}`,
     ...rows,
-    'nothing was written',
+    report.weightsPresent ? 'nothing was written' : 'no weights were looked at; nothing was written',
   ].join('\n');
 }
