@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { type FileHandle, link, open, rename, stat, statfs, unlink } from 'node:fs/promises';
-import { basename, dirname, join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { type ByteSink, CflowError } from '@cflow/format';
 
 /** Refuses a target that is one of the inputs (by device and inode, so links and spellings do not hide it) or exists. */
@@ -29,6 +29,9 @@ export async function checkTarget(
   }
 }
 
+/** How file systems without hard links say so. */
+const WITHOUT_LINKS = new Set(['EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EMLINK']);
+
 /**
  * A file that is complete or absent: written under a temporary name beside the target, synced, renamed. Call `commit`
  * or `discard`, always.
@@ -47,7 +50,7 @@ export class AtomicFile implements ByteSink {
   /** @throws CflowError WRITE_FAILED if the directory cannot be written or has not `bytes` free */
   static async create(target: string, bytes: number): Promise<AtomicFile> {
     const directory = dirname(target);
-    const temporary = join(directory, `.${basename(target)}.${randomBytes(6).toString('hex')}.partial`);
+    const temporary = join(directory, `.cflow-${randomBytes(6).toString('hex')}.partial`);
     await checkSpace(directory, target, bytes);
     const handle = await open(temporary, 'wx').catch((cause) => failed(target, 'cannot create', cause));
     return new AtomicFile(target, temporary, handle);
@@ -70,14 +73,24 @@ export class AtomicFile implements ByteSink {
       await this.#handle.close();
       if (overwrite) await rename(this.temporary, this.name);
       else {
-        await link(this.temporary, this.name);
-        await unlink(this.temporary);
+        await this.#publish();
       }
       await syncDirectory(dirname(this.name));
     } catch (cause) {
       await this.discard();
       failed(this.name, 'cannot finish', cause);
     }
+  }
+
+  /** A link fails if the name is taken, which a rename does not; where there are no hard links the rename must do. */
+  async #publish(): Promise<void> {
+    try {
+      await link(this.temporary, this.name);
+    } catch (cause) {
+      if (!WITHOUT_LINKS.has((cause as NodeJS.ErrnoException).code ?? '')) throw cause;
+      return rename(this.temporary, this.name);
+    }
+    await unlink(this.temporary);
   }
 
   async discard(): Promise<void> {

@@ -155,6 +155,13 @@ function* contradictions(config: z.output<z.ZodObject> & Record<string, unknown>
         path: at('attention', 'rope', 'rotaryDim'),
       };
     }
+    const scaling = attention.rope?.scaling;
+    if (scaling?.type === 'llama3' && scaling.highFreqFactor <= scaling.lowFreqFactor) {
+      yield {
+        message: `highFreqFactor ${scaling.highFreqFactor} must be more than lowFreqFactor ${scaling.lowFreqFactor}`,
+        path: at('attention', 'rope', 'scaling', 'highFreqFactor'),
+      };
+    }
     if (!ffn && !experts) yield { message: 'a layer needs an ffn, experts, or both', path: at() };
     if (experts && experts.topK > experts.count) {
       yield {
@@ -184,9 +191,11 @@ function* contradictions(config: z.output<z.ZodObject> & Record<string, unknown>
   if ((streams === 'fixedPoint') !== (c.iterations !== undefined)) {
     yield { message: 'iterations belong to fixedPoint, and it needs them', path: ['iterations'] };
   }
-  for (const id of [...c.eosTokenIds, c.bosTokenId ?? 0]) {
+  const special: [string, number][] = c.eosTokenIds.map((id) => ['eosTokenIds', id]);
+  if (c.bosTokenId !== undefined) special.push(['bosTokenId', c.bosTokenId]);
+  for (const [field, id] of special) {
     if (id >= c.vocabSize)
-      yield { message: `token id ${id} is outside vocabSize ${c.vocabSize}`, path: ['eosTokenIds'] };
+      yield { message: `token id ${id} is outside vocabSize ${c.vocabSize}`, path: [field] };
   }
 }
 

@@ -193,7 +193,7 @@ export function quantizeStripe(
 ): Uint8Array {
   if (rows > TILE_ROWS || values.length !== rows * cols)
     throw new Error(`a stripe of ${rows} × ${cols} does not fit`);
-  checkRange(dtype, values);
+  checkRange(dtype, values, cols, id);
   const out = new Uint8Array(stripeBytes(dtype, rows, cols));
   for (const { col, width, at, bytes } of stripeTiles(dtype, rows, cols)) {
     writeStruct(TILE_HEADER, out, at, tileHeader(dtype, id, rows, col, width));
@@ -211,13 +211,13 @@ const LARGEST: Record<Dtype, number> = {
   f32: Number.MAX_VALUE,
 };
 
-function checkRange(dtype: Dtype, values: Float32Array): void {
+function checkRange(dtype: Dtype, values: Float32Array, cols: number, { rowOffset }: StripeId): void {
   const limit = LARGEST[dtype];
   for (let i = 0; i < values.length; i++) {
     if (!(Math.abs(values[i]!) <= limit)) {
       throw new CflowError(
         'NONFINITE_WEIGHT',
-        `${values[i]} at index ${i} is over ${limit}, the largest ${dtype}`,
+        `weight [${rowOffset + Math.floor(i / cols)}, ${i % cols}] is ${values[i]}, the largest ${dtype} is ${limit}`,
         {
           remedy: 'use --dtype f32, or --allow-nonfinite zero for NaN and Inf',
         },

@@ -81,6 +81,7 @@ export async function main(argv: string[]): Promise<number> {
     throw error;
   };
   process.on('SIGINT', onSignal);
+  process.on('SIGTERM', onSignal);
   process.stdout.on('error', onOutputError);
   try {
     return await run(argv, abort.signal);
@@ -88,6 +89,7 @@ export async function main(argv: string[]): Promise<number> {
     return report(error);
   } finally {
     process.off('SIGINT', onSignal);
+    process.off('SIGTERM', onSignal);
     process.stdout.off('error', onOutputError);
   }
 }
