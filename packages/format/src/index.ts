@@ -19,6 +19,7 @@ export * from './reader.js';
 export * from './schema.js';
 export * from './source.js';
 export * from './streams.js';
+export * from './tensors.js';
 export * from './tile.js';
 export * from './verify.js';
 export * from './writer.js';

@@ -2,15 +2,7 @@
 import { readStruct } from './binary.js';
 import { type Crc32, crcHex, crc32 as portableCrc32 } from './checksum.js';
 import type { ModelConfig } from './config.js';
-import {
-  DTYPES,
-  type Dtype,
-  dtypeById,
-  STREAM_ALIGNMENT,
-  stripeBytes,
-  TILE_COLS,
-  TILE_ROWS,
-} from './dtype.js';
+import { DTYPES, type Dtype, dtypeById, STREAM_ALIGNMENT, TILE_COLS, TILE_ROWS } from './dtype.js';
 import { CflowError, invalid } from './errors.js';
 import {
   configFields,
@@ -28,16 +20,7 @@ import { MAX_JSON_DEPTH, MAX_LAYERS, MAX_METADATA_BYTES } from './limits.js';
 import { type Metadata, metadataSchema } from './metadata.js';
 import { EXPERT_ENTRY, GROUP_DESCRIPTOR, LAYER_ENTRY, VOCAB_ENTRY } from './schema.js';
 import { type ByteSource, readExactly } from './source.js';
-import {
-  elements,
-  modelStreams,
-  partBytes,
-  partStripes,
-  type Stream,
-  type Stripe,
-  streamBytes,
-} from './streams.js';
-import { dequantizeStripe, requireStripe, stripeId } from './tile.js';
+import { modelStreams, type Stream, streamBytes } from './streams.js';
 
 export interface OpenOptions {
   readonly crc32?: Crc32;
@@ -422,114 +405,4 @@ function streamIndex(layout: Layout): ModelFile['streams'] {
     if (region.stream) index.set(region.name, region as Region & { readonly stream: Stream });
   }
   return index;
-}
-
-/** Where each part and stripe of a stream lies, relative to the stream's first byte. */
-export function* streamPieces(stream: Stream, dtype: Dtype) {
-  let offset = 0;
-  for (const part of stream.parts) {
-    if (part.kind === 'plain') {
-      const length = partBytes(part, dtype);
-      yield { kind: 'plain' as const, tensor: part.tensor, offset, length };
-      offset += length;
-      continue;
-    }
-    for (const stripe of partStripes(part)) {
-      const length = stripeBytes(dtype, stripe.rows, stripe.tensor.shape[1]!);
-      yield { kind: 'stripe' as const, tensor: stripe.tensor, stripe, offset, length };
-      offset += length;
-    }
-  }
-}
-
-/**
- * Every tensor of a stream, dequantized to f32, row-major.
- * @param bytes the stream's bytes, whole
- * @throws CflowError FORMAT_INVALID if a tile header is not the expected one
- */
-export function decodeStream(
-  stream: Stream,
-  dtype: Dtype,
-  bytes: Uint8Array,
-  file: string,
-  base: number,
-): Map<string, Float32Array> {
-  const tensors = new Map<string, Float32Array>();
-  for (const piece of streamPieces(stream, dtype)) {
-    const own = bytes.subarray(piece.offset, piece.offset + piece.length);
-    if (piece.kind === 'plain') tensors.set(piece.tensor.name, readF32(own));
-    else decodeStripe(piece.stripe, dtype, own, tensors, file, base + piece.offset);
-  }
-  return tensors;
-}
-
-function decodeStripe(
-  stripe: Stripe,
-  dtype: Dtype,
-  bytes: Uint8Array,
-  tensors: Map<string, Float32Array>,
-  file: string,
-  base: number,
-): void {
-  const { tensor } = stripe;
-  const cols = tensor.shape[1]!;
-  requireStripe(dtype, bytes, stripe.rows, cols, stripeId(stripe), file, base);
-  let values = tensors.get(tensor.name);
-  if (!values) {
-    values = new Float32Array(elements(tensor.shape));
-    tensors.set(tensor.name, values);
-  }
-  values.set(dequantizeStripe(dtype, bytes, stripe.rows, cols), stripe.rowOffset * cols);
-}
-
-function readF32(bytes: Uint8Array): Float32Array {
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  return Float32Array.from({ length: bytes.length / 4 }, (_, i) => view.getFloat32(4 * i, true));
-}
-
-/**
- * The bytes of a stream, whole and checked against their checksum.
- * @throws CflowError VERIFY_FAILED if they are damaged
- */
-export async function readStreamBytes(
-  source: ByteSource,
-  file: ModelFile,
-  { name, offset, length }: Region,
-  crc32: Crc32 = portableCrc32,
-): Promise<Uint8Array> {
-  const bytes = await readExactly(source, offset, length, name);
-  const claimed = file.metadata.checksums[name];
-  const actual = claimed === undefined ? undefined : crcHex(crc32(bytes));
-  if (actual !== claimed) {
-    throw new CflowError('VERIFY_FAILED', `checksum is ${actual}, metadata say ${claimed}`, {
-      file: source.name,
-      field: name,
-      offset,
-      remedy: 'the file is damaged; copy or convert it again',
-    });
-  }
-  return bytes;
-}
-
-/** All tensors of one stream. */
-export async function readStream(
-  source: ByteSource,
-  file: ModelFile,
-  name: string,
-): Promise<Map<string, Float32Array>> {
-  const region = file.streams.get(name);
-  if (!region) throw new Error(`no stream ${name}`);
-  const bytes = await readStreamBytes(source, file, region);
-  return decodeStream(region.stream, file.dtype, bytes, source.name, region.offset);
-}
-
-/** One tensor by canonical name, dequantized, row-major. Reads the stream that holds it. */
-export async function readTensor(source: ByteSource, file: ModelFile, tensor: string): Promise<Float32Array> {
-  for (const [name, { stream }] of file.streams) {
-    const holds = stream.parts.some((part) =>
-      (part.kind === 'plain' ? [part.tensor] : part.matrices).some((spec) => spec.name === tensor),
-    );
-    if (holds) return (await readStream(source, file, name)).get(tensor)!;
-  }
-  throw new Error(`no tensor ${tensor}`);
 }

@@ -1,8 +1,9 @@
 /** The whole truth about a file: every region, tile header, padding byte and checksum. */
 import { type Crc32, crcHex, crc32 as portableCrc32 } from './checksum.js';
 import type { ModelFile, Region } from './layout-types.js';
-import { checksummed, type OpenOptions, streamPieces } from './reader.js';
+import { checksummed, type OpenOptions } from './reader.js';
 import type { ByteSource } from './source.js';
+import { streamPieces } from './tensors.js';
 import { checkStripe, stripeId } from './tile.js';
 
 /** One fault, with the region and absolute byte offset where it is. */
