@@ -7,7 +7,6 @@ import {
   type Layout,
   type MetadataDraft,
   type ModelConfig,
-  type ModelFile,
   ModelWriter,
   openModel,
   parameterCount,
@@ -72,11 +71,18 @@ export async function convert(request: ConvertRequest): Promise<ConvertResult> {
   const stats = await stat(options.source).catch((cause: NodeJS.ErrnoException) => {
     throw new CflowError('NOT_READABLE', `cannot open: ${cause.code}`, { file: options.source, cause });
   });
+  const exports = extname(options.output) === EXPORT_EXTENSION;
+  if (exports && options.verify) {
+    throw new CflowError('USAGE', 'verify checks a .cflow or .vflow', {
+      file: options.output,
+      field: 'verify',
+    });
+  }
   if (stats.isFile()) {
     refuseCheckpointOptions(request);
     return convertModel(options);
   }
-  if (extname(options.output) === EXPORT_EXTENSION) {
+  if (exports) {
     throw new CflowError('USAGE', 'safetensors are written from a .cflow or .vflow', {
       file: options.output,
     });
@@ -145,13 +151,11 @@ async function convertModel(options: ConvertOptions): Promise<ConvertResult> {
     };
     const target = { ...options, dtype: file.dtype };
     if (extname(options.output) === EXPORT_EXTENSION) {
-      const fileBytes = await writeExport(target, source, file);
-      return {
-        ...resultOf(target, file.layout, started, []),
-        container: 'safetensors',
-        dtype: 'f32',
-        fileBytes,
-      };
+      const fileBytes = await writeAtomically(target, 4 * parameterCount(file.config), (sink) =>
+        writeExport(sink, exportSafetensors(source, file), signal),
+      );
+      const result = resultOf(target, file.layout, started, []);
+      return { ...result, container: 'safetensors', dtype: 'f32', fileBytes };
     }
     const layout = await writeAtomically(target, source.size, (sink) =>
       relayout(source, file, sink, options.container, { crc32, onProgress }),
@@ -162,39 +166,34 @@ async function convertModel(options: ConvertOptions): Promise<ConvertResult> {
   }
 }
 
+/** Bytes written. Memory: one stream. */
 async function writeExport(
-  options: ConvertOptions,
-  source: Parameters<typeof exportSafetensors>[0],
-  file: ModelFile,
+  sink: AtomicFile,
+  pieces: AsyncIterable<Uint8Array>,
+  signal: AbortSignal | undefined,
 ): Promise<number> {
-  const sink = await AtomicFile.create(options.output, 4 * parameterCount(file.config));
-  try {
-    let offset = 0;
-    for await (const piece of exportSafetensors(source, file)) {
-      throwIfInterrupted(options.signal);
-      await sink.write(offset, piece);
-      offset += piece.length;
-    }
-    await sink.commit(options.overwrite);
-    return offset;
-  } catch (error) {
-    await sink.discard();
-    throw error;
+  let offset = 0;
+  for await (const piece of pieces) {
+    throwIfInterrupted(signal);
+    await sink.write(offset, piece);
+    offset += piece.length;
   }
+  return offset;
 }
 
-async function writeAtomically(
+/** What `write` returns, once the file has its name; of a failure nothing is left. */
+async function writeAtomically<T>(
   options: ConvertOptions,
   bytes: number,
-  write: (sink: AtomicFile) => Promise<Layout>,
-): Promise<Layout> {
+  write: (sink: AtomicFile) => Promise<T>,
+): Promise<T> {
   const sink = await AtomicFile.create(options.output, bytes);
   try {
-    const layout = await write(sink);
+    const written = await write(sink);
     if (options.verify) await verifyFile(sink.temporary);
     throwIfInterrupted(options.signal);
     await sink.commit(options.overwrite);
-    return layout;
+    return written;
   } catch (error) {
     await sink.discard();
     throw error;

@@ -26,7 +26,7 @@ export interface PipelineOptions {
 /** Stripes being quantized or waiting to be written, per thread: one in work, one ready behind it. */
 const IN_FLIGHT_PER_THREAD = 2;
 
-/** Writes every region of the writer's layout. Returns the SHA-256 of each of `paths`, hashed on the same threads. */
+/** Writes every region of the writer's layout. Returns the SHA-256 of each of `paths`. */
 export async function runPipeline(
   source: DelayedMoESource,
   writer: ModelWriter,

@@ -142,6 +142,14 @@ describe('command line', () => {
     expect(await listing(dir)).toEqual(['a.cflow', 'config.json', 'model.safetensors']);
   });
 
+  it('an export cannot be verified, and does not say that it was: exit 2', async () => {
+    const dir = await directory(llamaFiles());
+    const at = (name: string) => join(dir, name);
+    expect((await run(dir, at('a.cflow'))).code).toBe(0);
+    expect((await run(at('a.cflow'), at('a.safetensors'), '--verify')).code).toBe(2);
+    expect(await listing(dir)).toEqual(['a.cflow', 'config.json', 'model.safetensors']);
+  });
+
   it('--help names every exit code', async () => {
     const { code, stdout } = await run('--help');
     expect(code).toBe(0);

@@ -1,5 +1,7 @@
 import { z } from 'zod';
 import { modelConfigSchema } from './config.js';
+import { CflowError, invalid } from './errors.js';
+import { MAX_JSON_DEPTH } from './limits.js';
 
 const sha256 = z.string().regex(/^[0-9a-f]{64}$/);
 const crc32Hex = z.string().regex(/^[0-9a-f]{8}$/);
@@ -31,3 +33,40 @@ export const metadataSchema = z.strictObject({
 });
 
 export type Metadata = z.infer<typeof metadataSchema>;
+
+/** Parses and checks the metadata document. */
+export function decodeMetadata(bytes: Uint8Array, file: string): Metadata {
+  const at = { file, field: 'metadata' };
+  checkDepth(bytes, file);
+  let json: unknown;
+  try {
+    json = JSON.parse(new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes));
+  } catch (cause) {
+    throw new CflowError('FORMAT_INVALID', `not UTF-8 JSON: ${(cause as Error).message}`, { ...at, cause });
+  }
+  const result = metadataSchema.safeParse(json);
+  if (result.success) return result.data;
+  const problems = result.error.issues
+    .slice(0, 5)
+    .map((issue) => `${issue.path.join('.')}: ${issue.message}`);
+  throw new CflowError('CONFIG_INVALID', problems.join('; '), at);
+}
+
+const BYTE = { quote: 0x22, backslash: 0x5c, open: 0x5b, openBrace: 0x7b, close: 0x5d, closeBrace: 0x7d };
+
+/** Nesting is bounded before parsing, so that neither JSON.parse nor the schema recurses without end. */
+function checkDepth(bytes: Uint8Array, file: string): void {
+  let depth = 0;
+  let inString = false;
+  for (let i = 0; i < bytes.length; i++) {
+    const c = bytes[i]!;
+    if (inString) {
+      if (c === BYTE.backslash) i++;
+      else if (c === BYTE.quote) inString = false;
+    } else if (c === BYTE.quote) inString = true;
+    else if (c === BYTE.open || c === BYTE.openBrace) {
+      if (++depth > MAX_JSON_DEPTH)
+        invalid(`nested deeper than ${MAX_JSON_DEPTH}`, { file, field: 'metadata', offset: i });
+    } else if (c === BYTE.close || c === BYTE.closeBrace) depth--;
+  }
+}

@@ -16,8 +16,8 @@ import {
 } from './head.js';
 import { checkStreamCount, HEADERS, REGION, TABLE_ALIGNMENT, verticalGroups } from './layout.js';
 import type { Container, Layout, ModelFile, Region, RegionKind } from './layout-types.js';
-import { MAX_JSON_DEPTH, MAX_LAYERS, MAX_METADATA_BYTES } from './limits.js';
-import { type Metadata, metadataSchema } from './metadata.js';
+import { MAX_LAYERS, MAX_METADATA_BYTES } from './limits.js';
+import { decodeMetadata, type Metadata } from './metadata.js';
 import { EXPERT_ENTRY, GROUP_DESCRIPTOR, LAYER_ENTRY, VOCAB_ENTRY } from './schema.js';
 import { type ByteSource, readExactly } from './source.js';
 import { modelStreams, type Stream, streamBytes } from './streams.js';
@@ -120,43 +120,6 @@ async function readMetadata(
   if (offset !== HEADERS[container].bytes)
     invalid(`starts at ${offset}, expected ${HEADERS[container].bytes}`, at);
   return decodeMetadata(await readExactly(source, offset, length, 'metadata'), source.name);
-}
-
-/** Parses and checks the metadata document. */
-export function decodeMetadata(bytes: Uint8Array, file: string): Metadata {
-  const at = { file, field: 'metadata' };
-  checkDepth(bytes, file);
-  let json: unknown;
-  try {
-    json = JSON.parse(new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes));
-  } catch (cause) {
-    throw new CflowError('FORMAT_INVALID', `not UTF-8 JSON: ${(cause as Error).message}`, { ...at, cause });
-  }
-  const result = metadataSchema.safeParse(json);
-  if (result.success) return result.data;
-  const problems = result.error.issues
-    .slice(0, 5)
-    .map((issue) => `${issue.path.join('.')}: ${issue.message}`);
-  throw new CflowError('CONFIG_INVALID', problems.join('; '), at);
-}
-
-const BYTE = { quote: 0x22, backslash: 0x5c, open: 0x5b, openBrace: 0x7b, close: 0x5d, closeBrace: 0x7d };
-
-/** Nesting is bounded before parsing, so that neither JSON.parse nor the schema recurses without end. */
-function checkDepth(bytes: Uint8Array, file: string): void {
-  let depth = 0;
-  let inString = false;
-  for (let i = 0; i < bytes.length; i++) {
-    const c = bytes[i]!;
-    if (inString) {
-      if (c === BYTE.backslash) i++;
-      else if (c === BYTE.quote) inString = false;
-    } else if (c === BYTE.quote) inString = true;
-    else if (c === BYTE.open || c === BYTE.openBrace) {
-      if (++depth > MAX_JSON_DEPTH)
-        invalid(`nested deeper than ${MAX_JSON_DEPTH}`, { file, field: 'metadata', offset: i });
-    } else if (c === BYTE.close || c === BYTE.closeBrace) depth--;
-  }
 }
 
 interface Tables {
