@@ -1,0 +1,88 @@
+// The engine: one model, a thread pool, and sessions that run on it one after the other.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "error.h"
+#include "program.h"
+
+namespace cflow {
+
+/// Where weights live. mapped: the page cache, through mmap; opening is immediate. resident: read once into anonymous
+/// memory on huge pages.
+enum class WeightMode : uint8_t { mapped = 0, resident = 1 };
+
+struct EngineOptions {
+  WeightMode weights = WeightMode::mapped;
+  Arithmetic arithmetic = Arithmetic::q8;
+  CacheType cache = CacheType::f16;
+  /// Threads that compute, the engine's own included; at least 1.
+  unsigned threads = 1;
+  /// Tokens of one batch of a prefill.
+  unsigned max_batch = 512;
+  const Kernels* kernels = nullptr;
+  /// Collect time per kind of step.
+  bool profile = false;
+};
+
+/// Of one kind of step; filled when profiling.
+struct ProfileEntry {
+  std::string name;
+  uint64_t calls = 0;
+  /// Summed over threads.
+  double seconds = 0;
+  /// Weight bytes read.
+  uint64_t bytes = 0;
+};
+
+struct EngineStats {
+  uint64_t weight_bytes = 0;
+  uint64_t scratch_bytes = 0;
+  /// Barriers of one decoded token.
+  uint64_t barriers_per_token = 0;
+  /// Weight bytes read by the steps so far.
+  uint64_t bytes_read = 0;
+  std::vector<ProfileEntry> profile;
+};
+
+class Engine;
+
+/// One sequence: its position and key/value caches.
+class Session {
+ public:
+  virtual ~Session() = default;
+  /// Makes the running or the next job of this session end with INTERRUPTED. Any thread.
+  virtual void cancel() = 0;
+  /// Bytes of the key/value caches. Any thread.
+  virtual uint64_t cache_bytes() const = 0;
+};
+
+struct Job {
+  std::vector<int32_t> ids;
+  /// [vocab_size], or [ids.size(), vocab_size] with all_logits. Must live until `done`.
+  float* logits = nullptr;
+  bool all_logits = false;
+  /// Called once, on the engine's thread; null = success.
+  std::function<void(const Error* error)> done;
+};
+
+class Engine {
+ public:
+  /// Maps or reads the file of `size` bytes behind `fd` (which may be closed afterwards) and starts the threads.
+  /// Blocks for as long as reading takes.
+  /// @throws Error NOT_READABLE, LIMIT_EXCEEDED (memory, threads), INTERNAL (a program that contradicts itself or the file)
+  static std::shared_ptr<Engine> open(int fd, uint64_t size, Program program, const EngineOptions& options);
+
+  /// Cancels what runs, waits for it, and stops the threads.
+  virtual ~Engine() = default;
+  virtual std::shared_ptr<Session> create_session() = 0;
+  /// Queues a job; jobs run in order. Jobs of one session must not overlap (the caller sees to that).
+  virtual void submit(std::shared_ptr<Session> session, Job job) = 0;
+  virtual EngineStats stats() const = 0;
+};
+
+}  // namespace cflow

@@ -1,0 +1,158 @@
+// What the engine executes; the native form of packages/runtime-native/src/native/program.ts, field by field.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "../kernels/kernels.h"
+
+namespace cflow {
+
+using BufferId = uint32_t;
+using Offset = int64_t;  // byte offset in the file; -1 = none
+
+/// stripes[i]: byte offset of output rows 128 i and on, absolute or relative to an expert's stream.
+struct TiledMatrix {
+  uint32_t rows = 0;
+  uint32_t cols = 0;
+  std::vector<uint64_t> stripes;
+};
+
+namespace step {
+
+struct Embed {
+  TiledMatrix matrix;
+  float scale;
+  BufferId out;
+};
+struct RmsNorm {
+  BufferId input;
+  Offset weight;
+  uint32_t weight_length;
+  uint32_t group_size;
+  float eps;
+  BufferId out;
+};
+struct Quantize {
+  BufferId input;
+  uint32_t parts;
+  uint32_t part_length;
+};
+struct MatvecOutput {
+  BufferId out;
+  TiledMatrix matrix;
+  Offset bias;
+};
+struct Matvec {
+  BufferId input;
+  std::vector<MatvecOutput> outs;
+};
+struct GatedMatvec {
+  BufferId input;
+  TiledMatrix gate;
+  TiledMatrix up;
+  Offset gate_bias;
+  Offset up_bias;
+  Activation activation;
+  BufferId out;
+};
+struct PlainMatvec {
+  BufferId input;
+  Offset weight;
+  uint32_t rows;
+  uint32_t cols;
+  BufferId out;
+};
+struct Rope {
+  BufferId buffer;
+  uint32_t head_dim;
+  uint32_t table;
+};
+struct Append {
+  uint32_t cache;
+  BufferId k;
+  BufferId v;
+};
+struct Attend {
+  uint32_t cache;
+  BufferId q;
+  BufferId out;
+  uint32_t heads;
+  float scale;
+  float softcap;    // 0 = none
+  uint32_t window;  // 0 = all
+};
+struct Glu {
+  BufferId gate;
+  BufferId up;
+  Activation activation;
+  BufferId out;
+};
+struct Route {
+  BufferId logits;
+  uint32_t top_k;
+  bool normalize;
+  BufferId out;
+};
+struct ExpertsUp {
+  BufferId input;
+  BufferId routing;
+  uint32_t top_k;
+  uint32_t dim;
+  Activation activation;
+  BufferId hidden;
+  std::vector<uint64_t> experts;
+  TiledMatrix gate;
+  TiledMatrix up;
+};
+struct ExpertsDown {
+  BufferId hidden;
+  BufferId routing;
+  uint32_t top_k;
+  uint32_t dim;
+  BufferId out;
+  std::vector<uint64_t> experts;
+  TiledMatrix down;
+};
+struct Sum {
+  std::vector<BufferId> terms;
+  std::vector<float> coefficients;
+  BufferId out;
+};
+struct Softcap {
+  BufferId buffer;
+  float cap;
+};
+
+}  // namespace step
+
+using Step = std::variant<step::Embed, step::RmsNorm, step::Quantize, step::Matvec, step::GatedMatvec,
+                          step::PlainMatvec, step::Rope, step::Append, step::Attend, step::Glu, step::Route,
+                          step::ExpertsUp, step::ExpertsDown, step::Sum, step::Softcap>;
+
+struct Stage {
+  std::vector<uint32_t> parallel;
+  std::vector<uint32_t> serial;
+};
+
+struct CacheShape {
+  uint32_t kv_heads;
+  uint32_t head_dim;
+  uint32_t window;  // 0 = all
+};
+
+struct Program {
+  Dtype dtype;
+  std::vector<uint32_t> buffers;
+  std::vector<CacheShape> caches;
+  std::vector<std::vector<double>> ropes;
+  std::vector<Step> steps;
+  std::vector<Stage> stages;
+  uint32_t head_stage;
+  BufferId logits;
+  uint32_t vocab_size;
+  uint32_t context_length;
+};
+
+}  // namespace cflow
