@@ -40,7 +40,10 @@ struct ProfileEntry {
 };
 
 struct EngineStats {
+  /// Of the file.
   uint64_t weight_bytes = 0;
+  /// Anonymous memory that holds weights; 0 when they are mapped.
+  uint64_t resident_bytes = 0;
   uint64_t scratch_bytes = 0;
   /// Barriers of one decoded token.
   uint64_t barriers_per_token = 0;

@@ -1,0 +1,79 @@
+#include <algorithm>
+#include <cmath>
+
+#include "ops.h"
+
+namespace cflow {
+
+namespace {
+
+uint32_t padded(uint32_t n) { return (n + kGroup - 1) / kGroup * kGroup; }
+
+template <typename T>
+void for_each_step(const Program& program, auto&& visit) {
+  for (const Step& step : program.steps) {
+    if (const T* found = std::get_if<T>(&step)) visit(*found);
+  }
+}
+
+}  // namespace
+
+Buffers::Buffers(const Program& program, const Kernels& kernels, Arithmetic arithmetic)
+    : specs_(program.buffers.size()), logits_(program.logits) {
+  for (size_t i = 0; i < specs_.size(); i++) {
+    specs_[i].length = program.buffers[i];
+    specs_[i].stride = padded(program.buffers[i]);
+  }
+  for_each_step<step::ExpertsUp>(program, [&](const step::ExpertsUp& s) { specs_[s.hidden].part_stride = padded(s.dim); });
+  if (arithmetic == Arithmetic::q8) {
+    for_each_step<step::Quantize>(program, [&](const step::Quantize& s) {
+      specs_[s.input].parts = s.parts;
+      specs_[s.input].part_bytes = kernels.q8_row_bytes(static_cast<int>(s.part_length));
+    });
+  }
+  for (const auto& frequencies : program.ropes) ropes_.push_back({static_cast<uint32_t>(frequencies.size()), 0});
+}
+
+void Buffers::reserve(uint32_t tokens, uint32_t head) {
+  const uint32_t logits = tokens - head;
+  specs_[logits_].first = head;
+  if (tokens <= tokens_ && logits <= logits_rows_) return;
+  tokens_ = std::max(tokens, tokens_);
+  logits_rows_ = std::max(logits, logits_rows_);
+  size_t end = 0;
+  auto take = [&end](size_t bytes) {
+    const size_t at = end;
+    end += (bytes + 63) / 64 * 64;
+    return at;
+  };
+  for (size_t i = 0; i < specs_.size(); i++) {
+    Spec& spec = specs_[i];
+    const size_t rows = i == logits_ ? logits_rows_ : tokens_;
+    spec.f32_at = take(rows * spec.stride * sizeof(float));
+    spec.q8_at = take(rows * spec.parts * spec.part_bytes);
+  }
+  for (Rope& rope : ropes_) rope.at = take(size_t{tokens_} * 2 * rope.half * sizeof(float));
+  block_ = Block();
+  block_ = Block(end, "buffers");
+}
+
+float* Buffers::rope_row(uint32_t table, uint32_t token) const {
+  const Rope& rope = ropes_[table];
+  return reinterpret_cast<float*>(block_.data() + rope.at) + size_t{token} * 2 * rope.half;
+}
+
+void Buffers::fill_ropes(const Program& program, uint64_t start, uint32_t tokens) {
+  for (uint32_t table = 0; table < ropes_.size(); table++) {
+    const uint32_t half = ropes_[table].half;
+    for (uint32_t t = 0; t < tokens; t++) {
+      float* cosines = rope_row(table, t);
+      for (uint32_t i = 0; i < half; i++) {
+        const double angle = static_cast<double>(start + t) * program.ropes[table][i];
+        cosines[i] = static_cast<float>(std::cos(angle));
+        cosines[half + i] = static_cast<float>(std::sin(angle));
+      }
+    }
+  }
+}
+
+}  // namespace cflow

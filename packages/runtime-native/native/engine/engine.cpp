@@ -1,0 +1,195 @@
+#include "engine.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "executor.h"
+#include "kv_cache.h"
+#include "memory.h"
+#include "weights.h"
+
+namespace cflow {
+
+namespace {
+
+/// Logits of a batch are [tokens, vocabulary]; with all of them asked for, batches are shorter.
+constexpr uint32_t kMostLogitRows = 64;
+
+class SessionState final : public Session {
+ public:
+  SessionState(const Program& program, const EngineOptions& options) {
+    for (const CacheShape& shape : program.caches) caches.emplace_back(shape, options.cache, options.max_batch);
+  }
+
+  void cancel() override { cancelled.store(true, std::memory_order_relaxed); }
+  uint64_t cache_bytes() const override { return bytes.load(std::memory_order_relaxed); }
+
+  /// Room in all caches for so many positions. @throws Error MEMORY before anything is allocated
+  void reserve(uint64_t positions) {
+    uint64_t needed = 0;
+    for (const KvCache& cache : caches) needed += cache.bytes_for(positions);
+    if (needed == 0) return;
+    require_memory(needed, "key/value caches");
+    for (KvCache& cache : caches) cache.reserve(positions);
+    bytes.fetch_add(needed, std::memory_order_relaxed);
+  }
+
+  std::vector<KvCache> caches;
+  /// Of the next token.
+  uint64_t position = 0;
+  std::atomic<bool> cancelled{false};
+  std::atomic<uint64_t> bytes{0};
+};
+
+class EngineImpl final : public Engine {
+ public:
+  EngineImpl(int fd, uint64_t size, Program program, const EngineOptions& options)
+      : options_(options),
+        weights_(Weights::open(fd, size, options.weights, options.threads)),
+        executor_(std::move(program), *weights_, options),
+        leader_([this] { lead(); }) {}
+
+  ~EngineImpl() override {
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+      if (running_) running_->cancel();
+    }
+    wake_.notify_all();
+    leader_.join();
+  }
+
+  std::shared_ptr<Session> create_session() override {
+    return std::make_shared<SessionState>(executor_.program(), options_);
+  }
+
+  void submit(std::shared_ptr<Session> session, Job job) override {
+    {
+      const std::lock_guard lock(mutex_);
+      queue_.push_back({std::static_pointer_cast<SessionState>(std::move(session)), std::move(job)});
+    }
+    wake_.notify_one();
+  }
+
+  EngineStats stats() const override {
+    EngineStats stats;
+    stats.weight_bytes = weights_->size();
+    stats.resident_bytes = weights_->resident_bytes();
+    stats.scratch_bytes = executor_.scratch_bytes();
+    stats.barriers_per_token = executor_.barriers();
+    stats.bytes_read = executor_.bytes_read();
+    const std::lock_guard lock(mutex_);
+    stats.profile = profile_;
+    return stats;
+  }
+
+ private:
+  struct Entry {
+    std::shared_ptr<SessionState> session;
+    Job job;
+  };
+
+  /// The engine's thread: it takes jobs in order, and computes as the first of the team.
+  void lead() {
+    Entry entry;
+    while (next(entry)) {
+      const auto error = closing_ ? std::make_unique<Error>("INTERRUPTED", "the model was closed") : attempt(entry);
+      // Before the caller hears of it: it may close the session.
+      release(entry);
+      entry.job.done(error.get());
+      entry = {};
+    }
+  }
+
+  bool next(Entry& entry) {
+    std::unique_lock lock(mutex_);
+    wake_.wait(lock, [this] { return closing_ || !queue_.empty(); });
+    if (queue_.empty()) return false;
+    entry = std::move(queue_.front());
+    queue_.pop_front();
+    running_ = entry.session.get();
+    return true;
+  }
+
+  std::unique_ptr<Error> attempt(Entry& entry) {
+    try {
+      run(*entry.session, entry.job);
+      return nullptr;
+    } catch (const Error& error) {
+      return std::make_unique<Error>(error);
+    } catch (const std::bad_alloc&) {
+      return std::make_unique<Error>("MEMORY", "the system refused memory");
+    } catch (const std::exception& error) {
+      return std::make_unique<Error>("INTERNAL", error.what());
+    }
+  }
+
+  void release(const Entry& entry) {
+    const std::lock_guard lock(mutex_);
+    if (options_.profile) profile_ = executor_.profile();
+    if (running_ == entry.session.get()) running_ = nullptr;
+  }
+
+  void run(SessionState& session, const Job& job) {
+    check(session, job);
+    const uint32_t most = job.all_logits ? std::min(options_.max_batch, kMostLogitRows) : options_.max_batch;
+    const size_t vocabulary = executor_.program().vocab_size;
+    for (size_t done = 0; done < job.ids.size();) {
+      const auto count = static_cast<uint32_t>(std::min<size_t>(most, job.ids.size() - done));
+      const bool last = done + count == job.ids.size();
+      session.reserve(session.position + count);
+      executor_.run({job.ids.data() + done, count, session.position, job.all_logits}, session.caches, session.cancelled);
+      session.position += count;
+      for (uint32_t i = job.all_logits ? 0 : count - 1; i < count && (job.all_logits || last); i++) {
+        float* out = job.logits + (job.all_logits ? (done + i) * vocabulary : 0);
+        std::copy_n(executor_.logits(i), vocabulary, out);
+      }
+      done += count;
+    }
+  }
+
+  void check(const SessionState& session, const Job& job) const {
+    const Program& program = executor_.program();
+    for (const int32_t id : job.ids) {
+      if (id >= 0 && static_cast<uint32_t>(id) < program.vocab_size) continue;
+      throw Error("USAGE", "token id " + std::to_string(id) + " is not one of the " + std::to_string(program.vocab_size) +
+                               " of the model");
+    }
+    if (job.ids.size() <= program.context_length && session.position <= program.context_length - job.ids.size()) return;
+    throw Error("LIMIT_EXCEEDED", std::to_string(session.position + job.ids.size()) + " tokens do not fit the context of " +
+                                      std::to_string(program.context_length));
+  }
+
+  const EngineOptions options_;
+  const std::unique_ptr<Weights> weights_;
+  Executor executor_;
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Entry> queue_;
+  SessionState* running_ = nullptr;
+  std::atomic<bool> closing_{false};
+  std::vector<ProfileEntry> profile_;
+  /// Last: it uses everything above.
+  std::thread leader_;
+};
+
+}  // namespace
+
+std::shared_ptr<Engine> Engine::open(int fd, uint64_t size, Program program, const EngineOptions& options) {
+  if (options.threads == 0 || options.max_batch == 0 || !options.kernels) {
+    throw Error("INTERNAL", "an engine needs threads, a batch and kernels");
+  }
+  if (program.stages.empty()) throw Error("INTERNAL", "an empty program");
+  try {
+    return std::make_shared<EngineImpl>(fd, size, std::move(program), options);
+  } catch (const std::bad_alloc&) {
+    throw Error("MEMORY", "the system refused memory for the model's tables");
+  } catch (const std::system_error& error) {
+    throw Error("LIMIT_EXCEEDED", std::string("cannot start a thread: ") + error.what(), "use fewer threads");
+  }
+}
+
+}  // namespace cflow

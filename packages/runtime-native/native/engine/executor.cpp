@@ -1,0 +1,183 @@
+#include "executor.h"
+
+#include <algorithm>
+#include <string>
+
+namespace cflow {
+
+namespace {
+
+/// From so many tokens on, the steps between matrices are shared out by token, at the price of one more barrier.
+constexpr uint32_t kSharedTokens = 4;
+
+}  // namespace
+
+void WorkShares::reset(uint32_t units) {
+  const auto threads = static_cast<uint32_t>(shares_.size());
+  uint32_t from = 0;
+  for (uint32_t i = 0; i < threads; i++) {
+    const auto end = static_cast<uint32_t>(uint64_t{units} * (i + 1) / threads);
+    shares_[i].next.store(from, std::memory_order_relaxed);
+    shares_[i].end = end;
+    from = end;
+  }
+}
+
+bool WorkShares::claim(unsigned thread, uint32_t& unit) {
+  const size_t threads = shares_.size();
+  for (size_t i = 0; i < threads; i++) {
+    Share& share = shares_[(thread + i) % threads];
+    if (share.next.load(std::memory_order_relaxed) >= share.end) continue;
+    unit = share.next.fetch_add(1, std::memory_order_relaxed);
+    if (unit < share.end) return true;
+  }
+  return false;
+}
+
+Executor::Executor(Program program, const Weights& weights, const EngineOptions& options)
+    : program_(std::move(program)),
+      weights_(weights),
+      options_(options),
+      buffers_(program_, *options.kernels, options.arithmetic),
+      context_{*options.kernels, weights, program_.dtype, options.cache, buffers_},
+      profiles_(options.threads),
+      shares_(options.threads),
+      team_(options.threads) {
+  for (const Stage& stage : program_.stages) {
+    PreparedStage prepared;
+    for (const uint32_t i : stage.parallel) prepared.parallel.push_back(make_parallel(program_.steps[i], program_, context_));
+    for (const uint32_t i : stage.serial) prepared.serial.push_back(make_serial(program_.steps[i], program_, context_));
+    prepared.ends.resize(prepared.parallel.size());
+    stages_.push_back(std::move(prepared));
+  }
+  for (unsigned i = 0; i < options.threads; i++) scratch_.push_back(std::make_unique<Scratch>());
+}
+
+void Executor::run(const Tokens& tokens, std::vector<KvCache>& caches, const std::atomic<bool>& cancelled) {
+  head_first_ = tokens.all_logits ? 0 : tokens.count - 1;
+  buffers_.reserve(tokens.count, head_first_);
+  scratch_bytes_.store(buffers_.bytes(), std::memory_order_relaxed);
+  buffers_.fill_ropes(program_, tokens.start, tokens.count);
+  nan_at_.store(0, std::memory_order_relaxed);
+  failure_ = nullptr;
+  stopping_ = false;
+  count_ = tokens.count;
+  cancelled_ = &cancelled;
+  batch_ = {tokens.ids, tokens.start, 0, tokens.count, &caches, &nan_at_};
+  prepare(0, 0);
+  team_.run([this](unsigned thread) { work(thread); });
+  throw_failure();
+}
+
+void Executor::work(unsigned thread) {
+  for (size_t s = 0; s < stages_.size() && !stopping_; s++) {
+    PreparedStage& stage = stages_[s];
+    run_units(stage, thread);
+    // The meeting of the threads is the one place where anything shared changes: `stopping_`, the batch, the shares.
+    const bool share_tokens = batch_.tokens() >= kSharedTokens && team_.size() > 1;
+    if (share_tokens) {
+      const auto share = [&](unsigned i) {
+        return batch_.first + static_cast<uint32_t>(uint64_t{batch_.tokens()} * i / team_.size());
+      };
+      const uint32_t first = share(thread);
+      const uint32_t end = share(thread + 1);
+      team_.meet([] {});
+      run_serial(stage, first, end, thread);
+    }
+    timed(thread, "wait", 0, [&] { team_.meet([&] { finish_stage(s, !share_tokens, thread); }); });
+  }
+}
+
+/// Run by the last thread to arrive; the others wait, so it may change what they share.
+void Executor::finish_stage(size_t stage, bool serial, unsigned thread) {
+  try {
+    if (serial) run_serial(stages_[stage], batch_.first, batch_.end, thread);
+    if (stage + 1 < stages_.size()) prepare(stage + 1, thread);
+  } catch (...) {
+    failure_ = std::current_exception();
+    stopping_ = true;
+  }
+  const bool broken = weights_.faulted() || nan_at_.load(std::memory_order_relaxed);
+  if (broken || cancelled_->load(std::memory_order_relaxed)) stopping_ = true;
+}
+
+void Executor::prepare(size_t index, unsigned thread) {
+  PreparedStage& stage = stages_[index];
+  batch_.first = index >= program_.head_stage ? head_first_ : 0;
+  uint32_t units = 0;
+  uint64_t bytes = 0;
+  timed(thread, "prepare", 0, [&] {
+    for (size_t i = 0; i < stage.parallel.size(); i++) {
+      units += stage.parallel[i]->prepare(batch_);
+      bytes += stage.parallel[i]->bytes();
+      stage.ends[i] = units;
+    }
+  });
+  bytes_read_.fetch_add(bytes, std::memory_order_relaxed);
+  shares_.reset(units);
+}
+
+void Executor::run_units(PreparedStage& stage, unsigned thread) {
+  uint32_t unit = 0;
+  while (shares_.claim(thread, unit)) {
+    const auto op = static_cast<size_t>(std::upper_bound(stage.ends.begin(), stage.ends.end(), unit) - stage.ends.begin());
+    const uint32_t begin = op ? stage.ends[op - 1] : 0;
+    const ParallelOp& work = *stage.parallel[op];
+    const uint64_t bytes = options_.profile ? work.bytes() / (stage.ends[op] - begin) : 0;
+    timed(thread, work.name(), bytes, [&] { work.run(batch_, unit - begin, *scratch_[thread]); });
+  }
+}
+
+void Executor::run_serial(PreparedStage& stage, uint32_t first, uint32_t end, unsigned thread) {
+  for (const auto& op : stage.serial) {
+    timed(thread, op->name(), 0, [&] { op->run(batch_, first, end); });
+  }
+}
+
+template <typename Body>
+void Executor::timed(unsigned thread, const char* name, uint64_t bytes, Body&& body) {
+  if (!options_.profile) return body();
+  const auto start = Clock::now();
+  body();
+  ProfileEntry& entry = profiles_[thread][name];
+  entry.calls++;
+  entry.seconds += std::chrono::duration<double>(Clock::now() - start).count();
+  entry.bytes += bytes;
+}
+
+std::vector<ProfileEntry> Executor::profile() const {
+  std::map<std::string, ProfileEntry> sums;
+  for (const Profile& profile : profiles_) {
+    for (const auto& [name, entry] : profile) {
+      ProfileEntry& sum = sums[name];
+      sum.name = name;
+      sum.calls += entry.calls;
+      sum.seconds += entry.seconds;
+      sum.bytes += entry.bytes;
+    }
+  }
+  std::vector<ProfileEntry> entries;
+  for (auto& [name, entry] : sums) entries.push_back(std::move(entry));
+  return entries;
+}
+
+void Executor::throw_failure() {
+  if (failure_) {
+    try {
+      std::rethrow_exception(failure_);
+    } catch (const std::bad_alloc&) {
+      throw Error("MEMORY", "the system refused memory for the buffers of a step");
+    }
+  }
+  if (weights_.faulted()) {
+    throw Error("NOT_READABLE", "the file became shorter while it was in use, or its disk failed",
+                "copy or convert it again, and open it anew");
+  }
+  if (const uint64_t at = nan_at_.load()) {
+    throw Error("NONFINITE_WEIGHT", "router logits are NaN at position " + std::to_string(at - 1),
+                "a weight is not finite; verify the file or convert it again");
+  }
+  if (cancelled_->load()) throw Error("INTERRUPTED", "interrupted");
+}
+
+}  // namespace cflow

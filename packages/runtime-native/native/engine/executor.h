@@ -1,0 +1,108 @@
+// Runs a program over batches of tokens on a team of threads.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine.h"
+#include "ops.h"
+#include "team.h"
+#include "weights.h"
+
+namespace cflow {
+
+/// Threads claim units from their own contiguous range first, then from those of the others: static shares, so that a
+/// thread streams through neighbouring weights, and no waiting for one that the system has paused.
+class WorkShares {
+ public:
+  explicit WorkShares(unsigned threads) : shares_(threads) {}
+
+  void reset(uint32_t units);
+  /// The next unit for a thread; false when none is left.
+  bool claim(unsigned thread, uint32_t& unit);
+
+ private:
+  struct alignas(64) Share {
+    std::atomic<uint32_t> next{0};
+    uint32_t end = 0;
+  };
+  std::vector<Share> shares_;
+};
+
+struct Tokens {
+  const int32_t* ids;
+  uint32_t count;
+  /// Position of the first.
+  uint64_t start;
+  bool all_logits;
+};
+
+class Executor {
+ public:
+  /// @throws Error INTERNAL (program), MEMORY, LIMIT_EXCEEDED (threads)
+  Executor(Program program, const Weights& weights, const EngineOptions& options);
+
+  /// Passes a batch of at most max_batch tokens through the model. Logits stand in `logits` then.
+  /// @throws Error INTERRUPTED when `cancelled` becomes true, NOT_READABLE, NONFINITE_WEIGHT, MEMORY
+  void run(const Tokens& tokens, std::vector<KvCache>& caches, const std::atomic<bool>& cancelled);
+  /// Of token `index` of the last batch; without all_logits only the last has any.
+  const float* logits(uint32_t index) const { return buffers_.row(program_.logits, index); }
+
+  const Program& program() const { return program_; }
+  uint64_t scratch_bytes() const { return scratch_bytes_.load(std::memory_order_relaxed); }
+  uint64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
+  uint64_t barriers() const { return stages_.size(); }
+  /// Only between runs.
+  std::vector<ProfileEntry> profile() const;
+
+ private:
+  struct PreparedStage {
+    std::vector<std::unique_ptr<ParallelOp>> parallel;
+    std::vector<std::unique_ptr<TokenOp>> serial;
+    /// Units of parallel[i] end at ends[i].
+    std::vector<uint32_t> ends;
+  };
+  using Clock = std::chrono::steady_clock;
+  /// Time by what it went into; one a thread.
+  using Profile = std::map<const char*, ProfileEntry>;
+
+  void work(unsigned thread);
+  void run_units(PreparedStage& stage, unsigned thread);
+  void run_serial(PreparedStage& stage, uint32_t first, uint32_t end, unsigned thread);
+  void prepare(size_t stage, unsigned thread);
+  void finish_stage(size_t stage, bool serial, unsigned thread);
+  void throw_failure();
+  template <typename Body>
+  void timed(unsigned thread, const char* name, uint64_t bytes, Body&& body);
+
+  const Program program_;
+  const Weights& weights_;
+  const EngineOptions options_;
+  Buffers buffers_;
+  const Context context_;
+  std::vector<PreparedStage> stages_;
+  std::vector<std::unique_ptr<Scratch>> scratch_;
+  std::vector<Profile> profiles_;
+  WorkShares shares_;
+
+  // Of the batch under way.
+  Batch batch_{};
+  uint32_t count_ = 0;
+  uint32_t head_first_ = 0;
+  const std::atomic<bool>* cancelled_ = nullptr;
+  std::atomic<uint64_t> nan_at_{0};
+  std::exception_ptr failure_;
+  bool stopping_ = false;
+
+  std::atomic<uint64_t> bytes_read_{0};
+  std::atomic<uint64_t> scratch_bytes_{0};
+  /// Last: its threads use everything above.
+  Team team_;
+};
+
+}  // namespace cflow

@@ -1,0 +1,40 @@
+#include "kv_cache.h"
+
+#include <algorithm>
+
+namespace cflow {
+
+namespace {
+
+uint64_t value_bytes(CacheType type) { return type == CacheType::f16 ? 2 : 4; }
+
+/// The oldest position that a batch needs is window - 1 before its first, so a ring spans window + batch - 1 positions,
+/// which may begin and end within a page.
+uint64_t ring_pages(uint32_t window, uint32_t max_batch) {
+  if (window == 0) return UINT64_MAX;
+  return (uint64_t{window} + max_batch + kPage - 2) / kPage + 1;
+}
+
+}  // namespace
+
+KvCache::KvCache(const CacheShape& shape, CacheType type, uint32_t max_batch)
+    : shape_(shape),
+      head_bytes_(2 * value_bytes(type) * kPage * shape.head_dim),
+      page_bytes_(head_bytes_ * shape.kv_heads),
+      most_pages_(ring_pages(shape.window, max_batch)) {}
+
+uint64_t KvCache::pages_for(uint64_t positions) const {
+  return std::min(most_pages_, (positions + kPage - 1) / kPage);
+}
+
+uint64_t KvCache::bytes_for(uint64_t positions) const {
+  const uint64_t pages = pages_for(positions);
+  return pages > pages_.size() ? (pages - pages_.size()) * page_bytes_ : 0;
+}
+
+void KvCache::reserve(uint64_t positions) {
+  const uint64_t pages = pages_for(positions);
+  while (pages_.size() < pages) pages_.emplace_back(page_bytes_, "key/value caches");
+}
+
+}  // namespace cflow

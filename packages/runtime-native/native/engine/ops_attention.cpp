@@ -1,0 +1,116 @@
+// Causal attention over a paged cache. A unit is one kv head and a block of tokens: the queries of a unit share every
+// key and value that they read.
+#include <algorithm>
+
+#include "ops.h"
+#include "ops_make.h"
+
+namespace cflow {
+
+namespace {
+
+/// Queries of a unit, at most, unless one token of a kv head has more: bounds the scores, [queries, positions].
+constexpr uint32_t kQueries = 16;
+
+class AttendOp final : public ParallelOp {
+ public:
+  AttendOp(const step::Attend& s, const CacheShape& shape, const Context& context)
+      : context_(context), step_(s), shape_(shape), group_(s.heads / shape.kv_heads) {
+    const uint32_t width = s.heads * shape.head_dim;
+    check_input(context, s.q, width, name());
+    check_output(context, s.out, width, name());
+    if (group_ * shape.kv_heads != s.heads) throw Error("INTERNAL", "query heads are no multiple of kv heads");
+    if (shape.window && (s.window == 0 || s.window > shape.window)) {
+      throw Error("INTERNAL", "attention looks further back than its cache");
+    }
+  }
+
+  const char* name() const override { return "attention"; }
+
+  uint32_t prepare(const Batch& batch) override {
+    block_ = std::max(1u, kQueries / group_);
+    blocks_ = (batch.tokens() + block_ - 1) / block_;
+    return blocks_ * shape_.kv_heads;
+  }
+  uint64_t bytes() const override { return 0; }
+
+  void run(const Batch& batch, uint32_t unit, Scratch& scratch) const override {
+    const uint32_t head = unit / blocks_;
+    const uint32_t first = batch.first + unit % blocks_ * block_;
+    const uint32_t tokens = std::min(block_, batch.end - first);
+    const uint64_t last = batch.start + first + tokens - 1;
+    const uint64_t from = oldest(batch.start + first) / kPage * kPage;
+    const KvCache& cache = (*batch.caches)[step_.cache];
+    const auto stride = static_cast<size_t>(last / kPage * kPage + kPage - from);
+    // Queries at a time: as many as the kernels like to share a key among.
+    const uint32_t queries = tokens * group_;
+    scratch.scores.resize(std::max(scratch.scores.size(), kQueries * stride));
+    for (uint32_t q = 0; q < queries; q += kQueries) {
+      run_queries(batch, cache, head, first, q, std::min(kQueries, queries - q), from, last, stride, scratch);
+    }
+  }
+
+ private:
+  /// The oldest position that a query at `position` sees.
+  uint64_t oldest(uint64_t position) const {
+    return step_.window && position >= step_.window ? position - step_.window + 1 : 0;
+  }
+
+  void run_queries(const Batch& batch, const KvCache& cache, uint32_t head, uint32_t first, uint32_t query, uint32_t count,
+                   uint64_t from, uint64_t last, size_t stride, Scratch& scratch) const {
+    const auto type = static_cast<size_t>(context_.cache);
+    const auto dim = static_cast<int>(shape_.head_dim);
+    const float* qs[kQueries];
+    float* outs[kQueries];
+    uint64_t positions[kQueries];
+    for (uint32_t i = 0; i < count; i++) {
+      const uint32_t token = first + (query + i) / group_;
+      const size_t at = (size_t{head} * group_ + (query + i) % group_) * shape_.head_dim;
+      qs[i] = context_.buffers.row(step_.q, token) + at;
+      outs[i] = context_.buffers.row(step_.out, token) + at;
+      positions[i] = batch.start + token;
+    }
+    float* scores = scratch.scores.data();
+    for (uint64_t page = from; page <= last; page += kPage) {
+      const int seen = static_cast<int>(std::min<uint64_t>(kPage, last + 1 - page));
+      context_.kernels.scores[type](qs, static_cast<int>(count), cache.keys(head, page), dim, seen, step_.scale,
+                                    scores + (page - from), stride);
+    }
+    for (uint32_t i = 0; i < count; i++) weigh(scores + i * stride, positions[i], from, last);
+    for (uint32_t i = 0; i < count; i++) std::fill_n(outs[i], dim, 0.0f);
+    for (uint64_t page = from; page <= last; page += kPage) {
+      const int seen = static_cast<int>(std::min<uint64_t>(kPage, last + 1 - page));
+      context_.kernels.mix[type](scores + (page - from), stride, static_cast<int>(count), cache.values(head, page), dim, 0,
+                                 seen, outs);
+    }
+  }
+
+  /// Scores of one query to shares: nothing before its window and after its position.
+  void weigh(float* scores, uint64_t position, uint64_t from, uint64_t last) const {
+    const size_t begin = oldest(position) - from;
+    const size_t end = position + 1 - from;
+    if (step_.softcap > 0) context_.kernels.softcap(scores + begin, end - begin, step_.softcap);
+    context_.kernels.softmax(scores + begin, end - begin);
+    std::fill(scores, scores + begin, 0.0f);
+    std::fill(scores + end, scores + (last + 1 - from), 0.0f);
+  }
+
+  const Context context_;
+  const step::Attend step_;
+  const CacheShape shape_;
+  /// Query heads that share a kv head.
+  const uint32_t group_;
+  uint32_t block_ = 1;
+  uint32_t blocks_ = 1;
+};
+
+}  // namespace
+
+std::unique_ptr<ParallelOp> make_op(const step::Attend& s, const Program& program, const Context& context) {
+  if (s.cache >= program.caches.size() || program.caches[s.cache].kv_heads == 0) {
+    throw Error("INTERNAL", "attention over a cache that does not exist");
+  }
+  return std::make_unique<AttendOp>(s, program.caches[s.cache], context);
+}
+
+}  // namespace cflow

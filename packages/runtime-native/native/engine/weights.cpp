@@ -1,0 +1,179 @@
+#include "weights.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "memory.h"
+
+namespace cflow {
+
+namespace {
+
+// A read beyond the end of a file that shrank after it was mapped raises SIGBUS, whose default ends the process. The
+// handler puts a page of zeros where the file's page was and notes it; the call that ran into it then fails.
+
+struct Guarded {
+  std::atomic<uintptr_t> begin{0};
+  std::atomic<uintptr_t> end{0};
+  std::atomic<bool> faulted{false};
+};
+
+constexpr int kMostMappings = 1024;
+Guarded guarded[kMostMappings];
+std::mutex guard_mutex;
+struct sigaction previous_action;
+uintptr_t page_size;
+
+Guarded* find_guarded(uintptr_t address) {
+  for (Guarded& entry : guarded) {
+    if (address >= entry.begin.load(std::memory_order_acquire) && address < entry.end.load(std::memory_order_acquire)) {
+      return &entry;
+    }
+  }
+  return nullptr;
+}
+
+void on_sigbus(int signal, siginfo_t* info, void* context) {
+  const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+  if (Guarded* entry = find_guarded(address)) {
+    const int saved = errno;
+    void* page = reinterpret_cast<void*>(address / page_size * page_size);
+    const void* at = mmap(page, page_size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    errno = saved;
+    if (at != MAP_FAILED) {
+      entry->faulted.store(true, std::memory_order_release);
+      return;
+    }
+  }
+  if (previous_action.sa_flags & SA_SIGINFO) {
+    if (previous_action.sa_sigaction) return previous_action.sa_sigaction(signal, info, context);
+  } else if (previous_action.sa_handler != SIG_DFL && previous_action.sa_handler != SIG_IGN) {
+    return previous_action.sa_handler(signal);
+  }
+  // Nobody's: the instruction runs again and ends the process as it would have.
+  struct sigaction fallback = {};
+  fallback.sa_handler = SIG_DFL;
+  sigaction(SIGBUS, &fallback, nullptr);
+}
+
+/// Installed when the first file is mapped, and again if something took its place since.
+void install_handler() {
+  page_size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  struct sigaction current = {};
+  sigaction(SIGBUS, nullptr, &current);
+  if ((current.sa_flags & SA_SIGINFO) && current.sa_sigaction == on_sigbus) return;
+  previous_action = current;
+  struct sigaction action = {};
+  action.sa_sigaction = on_sigbus;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGBUS, &action, nullptr);
+}
+
+Guarded* guard(const void* data, uint64_t size) {
+  const std::lock_guard lock(guard_mutex);
+  install_handler();
+  for (Guarded& entry : guarded) {
+    if (entry.end.load(std::memory_order_relaxed)) continue;
+    const auto begin = reinterpret_cast<uintptr_t>(data);
+    entry.faulted.store(false, std::memory_order_relaxed);
+    entry.begin.store(begin, std::memory_order_release);
+    entry.end.store(begin + size, std::memory_order_release);
+    return &entry;
+  }
+  throw Error("LIMIT_EXCEEDED", std::to_string(kMostMappings) + " models are mapped already", "close some");
+}
+
+void unguard(Guarded* entry) {
+  const std::lock_guard lock(guard_mutex);
+  entry->end.store(0, std::memory_order_release);
+  entry->begin.store(0, std::memory_order_release);
+}
+
+[[noreturn]] void unreadable(const char* doing) {
+  throw Error("NOT_READABLE", std::string(doing) + ": " + std::strerror(errno));
+}
+
+class MappedWeights final : public Weights {
+ public:
+  MappedWeights(int fd, uint64_t size) {
+    void* at = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) unreadable("cannot map the file");
+    data_ = static_cast<const uint8_t*>(at);
+    size_ = size;
+    try {
+      guard_ = guard(at, size);
+    } catch (...) {
+      munmap(at, size);
+      throw;
+    }
+  }
+  ~MappedWeights() override {
+    unguard(guard_);
+    munmap(const_cast<uint8_t*>(data_), size_);
+  }
+  uint64_t resident_bytes() const override { return 0; }
+  bool faulted() const override { return guard_->faulted.load(std::memory_order_acquire); }
+
+ private:
+  Guarded* guard_;
+};
+
+/// Reads [from, to) of the file; errno of the failure, 0 if none, -1 at an early end.
+int read_range(int fd, uint8_t* data, uint64_t from, uint64_t to) {
+  constexpr uint64_t kPiece = 8u << 20;
+  while (from < to) {
+    const ssize_t got = pread(fd, data + from, std::min(kPiece, to - from), static_cast<off_t>(from));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return errno;
+    if (got == 0) return -1;
+    from += static_cast<uint64_t>(got);
+  }
+  return 0;
+}
+
+class ResidentWeights final : public Weights {
+ public:
+  ResidentWeights(int fd, uint64_t size, unsigned threads) : block_(size, "resident weights") {
+    data_ = block_.data();
+    size_ = size;
+    std::vector<int> results(threads, 0);
+    auto share = [&](unsigned index) {
+      results[index] = read_range(fd, block_.data(), size * index / threads, size * (index + 1) / threads);
+    };
+    std::vector<std::jthread> readers;
+    for (unsigned i = 1; i < threads; i++) readers.emplace_back(share, i);
+    share(0);
+    readers.clear();
+    for (const int result : results) {
+      if (result < 0) throw Error("NOT_READABLE", "the file has become shorter", "convert or copy it again");
+      if (result > 0) {
+        errno = result;
+        unreadable("cannot read the file");
+      }
+    }
+  }
+  uint64_t resident_bytes() const override { return block_.size(); }
+  bool faulted() const override { return false; }
+
+ private:
+  Block block_;
+};
+
+}  // namespace
+
+std::unique_ptr<Weights> Weights::open(int fd, uint64_t size, WeightMode mode, unsigned threads) {
+  if (mode == WeightMode::resident) return std::make_unique<ResidentWeights>(fd, size, threads);
+  return std::make_unique<MappedWeights>(fd, size);
+}
+
+}  // namespace cflow
