@@ -1,7 +1,11 @@
-/** Group quantizers: 32 weights to a scale and integers. Scalar, and the oracle for the native kernels. */
+/**
+ * Group quantizers: 32 weights to a scale and integers. Scalar, and the definition of the native kernels, which give the
+ * same bytes: every operation is one of f32, rounded (`Math.fround`), nothing is fused, and sums run over the group in order.
+ */
 import { f16ToF32, f32ToF16 } from './f16.js';
 
 export const GROUP = 32;
+const f32 = Math.fround;
 
 /**
  * Chooses a scale and nibbles for `n` ≤ 32 weights at `values[at]`; nibbles go to `q[0..n)`, 8 (zero) beyond.
@@ -12,96 +16,105 @@ export type Q4Quantizer = (values: Float32Array, at: number, n: number, q: Uint8
 /** Report §3.10.3: s = max|w| / 7, q = round(w / s) + 8. A scale that underflows f16 is 0, and so is the group. */
 export const quantizeQ4Report: Q4Quantizer = (values, at, n, q) => {
   q.fill(8);
-  let most = 0;
-  for (let i = 0; i < n; i++) most = Math.max(most, Math.abs(values[at + i]!));
-  const bits = f32ToF16(most / 7);
+  const bits = f32ToF16(Math.abs(signedPeak(values, at, n)) / 7);
   const scale = f16ToF32(bits);
   // Rounded with the scale that is stored, not the one before it was rounded to f16: a reader multiplies by this one.
-  if (scale !== 0) assignNibbles(values, at, n, 1 / scale, q);
+  if (scale !== 0) assignNibbles(values, at, n, scale, q);
   return bits;
 };
 
-function assignNibbles(values: Float32Array, at: number, n: number, inverse: number, q: Uint8Array): void {
-  for (let i = 0; i < n; i++) q[i] = nibble(values[at + i]! * inverse);
-}
-
-/** round(scaled) + 8, clamped. `| 0` is floor here: what it rounds up instead is negative, and clamped to 0 either way. */
-function nibble(scaled: number): number {
-  return Math.max(0, Math.min(15, (scaled + 8.5) | 0));
-}
-
-/** Levels that the largest weight is tried at, on its own side of zero; −8 is the side that reaches further. */
-const SEARCH_LEVELS = [-8.8, -8.4, -8.1, -7.8, -7.4, -7, -6.6, -6.2, 6.2, 6.6, 7, 7.3];
-/** The group as doubles: read some 25 times, converted once. */
-const group = new Float64Array(GROUP);
-
-/**
- * Scale search: for each level, round, refit the scale by least squares, round it to f16, round again; the smallest
- * Σ (w − s(q − 8))² wins. Signed scales let the larger side use all 8 levels. Never worse than the report's rule on a group.
- */
-export const quantizeQ4Search: Q4Quantizer = (values, at, n, q) => {
-  const first = quantizeQ4Report(values, at, n, q);
-  if (first === 0) return 0;
-  for (let i = 0; i < n; i++) group[i] = values[at + i]!;
-  const peak = signedPeak(n);
-  let best = first;
-  let bestError = groupError(n, f16ToF32(best), Number.POSITIVE_INFINITY);
-  let last = first;
-  for (let k = 0; k < SEARCH_LEVELS.length; k++) {
-    const scale = refit(n, SEARCH_LEVELS[k]! / peak);
-    if (scale === last) continue;
-    last = scale;
-    const s = f16ToF32(scale);
-    if (s === 0 || !Number.isFinite(s)) continue;
-    const error = groupError(n, s, bestError);
-    if (error < bestError) {
-      bestError = error;
-      best = scale;
-    }
-  }
-  if (best !== first) assignNibbles(values, at, n, 1 / f16ToF32(best), q);
-  return best;
-};
-
-function signedPeak(n: number): number {
+/** The first of the weights of largest magnitude. */
+function signedPeak(values: Float32Array, at: number, n: number): number {
   let peak = 0;
-  for (let i = 0; i < n; i++) if (Math.abs(group[i]!) > Math.abs(peak)) peak = group[i]!;
+  for (let i = at; i < at + n; i++) if (Math.abs(values[i]!) > Math.abs(peak)) peak = values[i]!;
   return peak;
 }
 
-/** f16 bits of the least-squares scale Σ w·l / Σ l² for the levels l that `inverse` rounds to. */
-function refit(n: number, inverse: number): number {
-  let wl = 0;
-  let ll = 0;
-  for (let i = 0; i < n; i++) {
-    const w = group[i]!;
-    const level = nibble(w * inverse) - 8;
-    wl += w * level;
-    ll += level * level;
-  }
-  return ll === 0 ? 0 : f32ToF16(wl / ll);
+/** Adding 1.5 · 2^23 leaves no bit for a fraction. */
+const INTEGERS = 12_582_912;
+
+/** The nearest integer, ties to even, of an f32 below 2^22. */
+function nearest(value: number): number {
+  return f32(f32(value + INTEGERS) - INTEGERS);
 }
 
-/** Squared error of the group at a scale; some number over `limit` as soon as it must be over it. */
-function groupError(n: number, scale: number, limit: number): number {
-  const inverse = 1 / scale;
+/** The level −8 … 7 nearest to `scaled`. */
+function nearestLevel(scaled: number): number {
+  return Math.max(-8, Math.min(7, nearest(scaled)));
+}
+
+/** Rounds to `scale`, into `q`. Returns Σ (w − s(q − 8))². */
+function assignNibbles(values: Float32Array, at: number, n: number, scale: number, q: Uint8Array): number {
+  const inverse = f32(1 / scale);
   let error = 0;
-  for (let i = 0; i < n && error < limit; i++) {
-    const w = group[i]!;
-    const e = w - scale * (nibble(w * inverse) - 8);
-    error += e * e;
+  for (let i = 0; i < n; i++) {
+    const w = values[at + i]!;
+    const level = nearestLevel(f32(w * inverse));
+    q[i] = level + 8;
+    const e = f32(w - f32(scale * level));
+    error = f32(error + f32(e * e));
   }
   return error;
+}
+
+/** Levels that the largest weight is tried at, on its own side of zero; −8 is the side that reaches further. */
+const SEARCH_LEVELS = Float32Array.of(-8.7, -8.2, -7.8, -7.3, -6.7, -6.1, 6.6, 7.2);
+/** The search must win by more than the rounding of two sums of 32 squares, so that it never truly loses. */
+const MARGIN = f32(0.9999);
+const candidate = new Uint8Array(GROUP);
+
+/**
+ * Scale search: of the levels l that each of SEARCH_LEVELS rounds the group to, those with the largest (Σ w·l)² / Σ l²
+ * have the least squared error under their best scale, which is Σ w·l / Σ l². The group is rounded once more with that
+ * scale in f16, and keeps it if the error is smaller than by the report's rule. Signed scales let the larger side use all
+ * 8 levels.
+ */
+export const quantizeQ4Search: Q4Quantizer = (values, at, n, q) => {
+  q.fill(8);
+  const peak = signedPeak(values, at, n);
+  const report = f32ToF16(Math.abs(peak) / 7);
+  if (report === 0) return 0;
+  const error = assignNibbles(values, at, n, f16ToF32(report), q);
+  const bits = f32ToF16(bestScale(values, at, n, peak));
+  const scale = f16ToF32(bits);
+  if (scale === 0 || !Number.isFinite(scale)) return report;
+  if (!(assignNibbles(values, at, n, scale, candidate) < f32(error * MARGIN))) return report;
+  for (let i = 0; i < n; i++) q[i] = candidate[i]!;
+  return bits;
+};
+
+/** Σ w·l / Σ l² of the best levels. Every weight is over 2^-23 or of no consequence and below 2^19: no square leaves f32. */
+function bestScale(values: Float32Array, at: number, n: number, peak: number): number {
+  const reciprocal = f32(1 / peak);
+  let best = 0;
+  let bestWl = 0;
+  let bestLl = 1;
+  for (let k = 0; k < SEARCH_LEVELS.length; k++) {
+    const inverse = f32(SEARCH_LEVELS[k]! * reciprocal);
+    let wl = 0;
+    let ll = 0;
+    for (let i = at; i < at + n; i++) {
+      const w = values[i]!;
+      const level = nearestLevel(f32(w * inverse));
+      wl = f32(wl + f32(w * level));
+      ll = f32(ll + level * level);
+    }
+    const square = f32(wl * wl);
+    // square / ll > best / bestLl, without the division.
+    if (f32(square * bestLl) > f32(best * ll)) [best, bestWl, bestLl] = [square, wl, ll];
+  }
+  return bestWl / bestLl;
 }
 
 /** Q8_0: s = max|w| / 127, q = round(w / s). Returns the f16 bits of the scale. */
 export function quantizeQ8(values: Float32Array, at: number, n: number, q: Int8Array): number {
   q.fill(0);
-  let most = 0;
-  for (let i = 0; i < n; i++) most = Math.max(most, Math.abs(values[at + i]!));
+  const most = Math.abs(signedPeak(values, at, n));
   const scale = f32ToF16(most / 127);
-  if (f16ToF32(scale) === 0) return 0;
-  const inverse = 127 / most;
-  for (let i = 0; i < n; i++) q[i] = Math.max(-127, Math.min(127, Math.round(values[at + i]! * inverse)));
+  if (scale === 0) return 0;
+  const inverse = f32(127 / most);
+  for (let i = 0; i < n; i++) {
+    q[i] = Math.max(-127, Math.min(127, nearest(f32(values[at + i]! * inverse))));
+  }
   return scale;
 }

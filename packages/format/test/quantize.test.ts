@@ -116,3 +116,56 @@ describe('q8_0 (s = max|w| / 127)', () => {
     expect(worst).toBeLessThan(scale * (0.5 + 127 * 2 ** -11));
   });
 });
+
+/** 4,096 groups of wide ranges; packages/runtime-native/native/test/quantizer-test.cpp makes the same and has the same hashes. */
+function goldenGroups(): Float32Array {
+  let state = 42;
+  const next = () => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return state;
+  };
+  const words = new Uint32Array(4096 * 32);
+  for (let at = 0; at < words.length; at += 32) {
+    const top = 95 + ((next() >>> 24) % 50);
+    for (let i = at; i < at + 32; i++) {
+      const bits = next();
+      const exponent = top - (next() >>> 29);
+      words[i] = next() >>> 26 === 0 ? 0 : (bits & 0x807fffff) | (exponent << 23);
+    }
+  }
+  return new Float32Array(words.buffer);
+}
+
+/** FNV-1a over all scales, then all data. */
+function hash(...parts: readonly Uint8Array[]): number {
+  let h = 0x811c9dc5;
+  for (const part of parts) for (const byte of part) h = Math.imul(h ^ byte, 0x01000193);
+  return h >>> 0;
+}
+
+describe('the bytes that every implementation gives', () => {
+  const groups = goldenGroups();
+  const scales = new Uint8Array(2 * 4096);
+  const setScale = (g: number, bits: number) => scales.set([bits & 255, bits >> 8], 2 * g);
+
+  it.each([
+    ['report', quantizeQ4Report, 1_288_827_182],
+    ['search', quantizeQ4Search, 3_330_856_438],
+  ] as const)('q4_0 %s', (_, quantize, expected) => {
+    const data = new Uint8Array(16 * 4096);
+    const q = new Uint8Array(32);
+    for (let g = 0; g < 4096; g++) {
+      setScale(g, quantize(groups, 32 * g, 32, q));
+      for (let j = 0; j < 16; j++) data[16 * g + j] = q[j]! | (q[j + 16]! << 4);
+    }
+    expect(hash(scales, data)).toBe(expected);
+  });
+
+  it('q8_0', () => {
+    const data = new Int8Array(32 * 4096);
+    for (let g = 0; g < 4096; g++) {
+      setScale(g, quantizeQ8(groups, 32 * g, 32, data.subarray(32 * g, 32 * g + 32)));
+    }
+    expect(hash(scales, new Uint8Array(data.buffer))).toBe(1_668_915_604);
+  });
+});
