@@ -24,12 +24,18 @@ export const ERRORS = {
   WRITE_FAILED: { exit: 11, meaning: 'Writing failed: no space, no permission' },
   LIMIT_EXCEEDED: { exit: 12, meaning: 'A count or size is over a limit of the format or of this machine' },
   VERIFY_FAILED: { exit: 13, meaning: 'Checksums or contents differ from what the file claims' },
+  MEMORY: { exit: 14, meaning: 'Not enough memory for weights, caches or buffers' },
   INTERNAL: { exit: 70, meaning: 'A defect of cflow itself' },
   INTERRUPTED: { exit: 130, meaning: 'The user interrupted the work' },
 } as const;
 
 export type ErrorCode = keyof typeof ERRORS;
 export const ERROR_CODES = Object.keys(ERRORS) as ErrorCode[];
+
+/** A code that came from elsewhere (native code, another thread); one that is not ours is a defect. */
+export function asKnownCode(code: unknown): ErrorCode {
+  return ERROR_CODES.find((known) => known === code) ?? 'INTERNAL';
+}
 
 /** What an error names, as far as it applies; `remedy` says what to do about it. */
 export interface ErrorDetails {

@@ -16,11 +16,14 @@ const MAX_INTERRUPTIONS = 1_000;
 
 /** What this module needs of a FileHandle, so that tests can play a file system that reads short. */
 export interface ReadHandle {
+  readonly fd?: number;
   read(buffer: Uint8Array, offset: number, length: number, position: number): Promise<{ bytesRead: number }>;
   close(): Promise<void>;
 }
 
 export interface FileSource extends ByteSource {
+  /** File descriptor, for what maps the file; valid until `close`. Absent where there is no file behind the source. */
+  readonly fd?: number;
   /** Closes the file; calling it twice is harmless. */
   close(): Promise<void>;
 }
@@ -66,6 +69,7 @@ export function fileSource(handle: ReadHandle, name: string, size: number): File
   return {
     name,
     size,
+    ...(handle.fd === undefined ? {} : { fd: handle.fd }),
     async read(offset, length) {
       checkRange(name, size, offset, length);
       const bytes = new Uint8Array(length);

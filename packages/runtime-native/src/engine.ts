@@ -3,6 +3,7 @@
  * that executes plans. The reference interpreter is one engine; others take its place without a change above it.
  */
 import type { ByteSource, ModelFile, TransferMode } from '@cflow/format';
+import type { NativeEngineOptions, NativeEngineStats } from './native/addon.js';
 
 /** Figures that an engine keeps; bytes. */
 export interface EngineStats {
@@ -10,10 +11,19 @@ export interface EngineStats {
   readonly weightBytes: number;
   /** Key/value caches of the session. */
   readonly cacheBytes: number;
+  /** Of the native engine: how it runs, and its figures over all sessions. */
+  readonly native?: NativeStats;
+}
+
+export interface NativeStats
+  extends Pick<NativeEngineOptions, 'isa' | 'threads' | 'weights' | 'arithmetic' | 'cache'>,
+    Omit<NativeEngineStats, 'weightBytes'> {
+  /** Where the number of threads came from, for people. */
+  readonly threadsReason: string;
 }
 
 export interface RunOptions {
-  /** Checked between tokens. */
+  /** Checked between tokens; the native engine stops within one. */
   readonly signal?: AbortSignal | undefined;
   /** Wants the logits after every token, not just the last; `logits` is valid during the call only. */
   readonly onLogits?: ((index: number, logits: Float32Array) => void) | undefined;
@@ -33,9 +43,26 @@ export interface Engine {
   close(): Promise<void>;
 }
 
+/** All but `transfers` concern the native engine only. */
 export interface EngineOptions {
   /** Where the plan puts its transfers. */
   readonly transfers: TransferMode;
+  /** Threads that compute, 1 to 1024; absent = what affinity and cgroup quota allow. */
+  readonly threads?: number | undefined;
+  /** `mapped` (the page cache; opening is immediate) or `resident` (read into memory of its own). */
+  readonly weights?: NativeEngineOptions['weights'] | undefined;
+  /** `q8`: int8 activations in front of quantized tiles, the default there; `f32`: exact. */
+  readonly arithmetic?: NativeEngineOptions['arithmetic'] | undefined;
+  /** Storage of keys and values; absent = f16 with q8 arithmetic, else f32. */
+  readonly cache?: NativeEngineOptions['cache'] | undefined;
+  /** Tokens of one batch of a prefill. */
+  readonly maxBatch?: number | undefined;
+  /** Instruction set; absent = the environment's CFLOW_ISA, or the best. */
+  readonly isa?: string | undefined;
+  /** Collect time by kind of step. */
+  readonly profile?: boolean | undefined;
+  /** false = steps in program order, one parallel step between two barriers; to measure what the delays are worth. */
+  readonly delayAware?: boolean | undefined;
 }
 
 export type EngineFactory = (source: ByteSource, file: ModelFile, options: EngineOptions) => Promise<Engine>;

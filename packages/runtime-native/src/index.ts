@@ -1,5 +1,7 @@
 export * from './engine.js';
 export * from './model.js';
+export * from './native/addon.js';
+export * from './native/engine.js';
 export * from './perplexity.js';
 export * from './random.js';
 export * from './reference/engine.js';
@@ -9,5 +11,6 @@ export * from './reference/math.js';
 export * from './reference/steps.js';
 export * from './sampler.js';
 export * from './session.js';
+export * from './threads.js';
 export * from './tokenizer.js';
 export * from './weights.js';

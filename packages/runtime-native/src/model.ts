@@ -7,16 +7,21 @@ import {
   type TransferMode,
 } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
-import type { Engine, EngineFactory } from './engine.js';
+import type { Engine, EngineFactory, EngineOptions } from './engine.js';
+import { nativeProblem, openNativeEngine } from './native/engine.js';
 import { openReferenceEngine } from './reference/engine.js';
 import { Session } from './session.js';
 import { TextTokenizer } from './tokenizer.js';
 
 /** Engines by name. */
-export const ENGINES = { reference: openReferenceEngine } as const satisfies Record<string, EngineFactory>;
+export const ENGINES = {
+  native: openNativeEngine,
+  reference: openReferenceEngine,
+} as const satisfies Record<string, EngineFactory>;
 export type EngineName = keyof typeof ENGINES;
 
-export interface OpenModelOptions {
+export interface OpenModelOptions extends Omit<EngineOptions, 'transfers'> {
+  /** Absent = native where it can open the source, else reference (`Model.fallback` says why). */
   readonly engine?: EngineName | undefined;
   /** Where the plan puts its transfers; `none` loads each stream when it is first used. */
   readonly transfers?: TransferMode | undefined;
@@ -27,6 +32,7 @@ export interface ModelParts {
   readonly engine: Engine;
   readonly metadata?: Metadata | undefined;
   readonly tokenizer?: TextTokenizer | undefined;
+  readonly fallback?: string | undefined;
   /** Called once, when the model closes. */
   readonly onClose?: () => Promise<void>;
 }
@@ -66,6 +72,11 @@ export class Model {
     return this.#parts.engine.name;
   }
 
+  /** Why the reference engine serves although none was asked for; undefined if it does not. */
+  get fallback(): string | undefined {
+    return this.#parts.fallback;
+  }
+
   /** Starts an empty sequence. @throws CflowError USAGE after close */
   createSession(): Session {
     if (this.#closed) throw new CflowError('USAGE', 'the model is closed');
@@ -99,9 +110,15 @@ async function openFrom(
   onClose: () => Promise<void>,
 ): Promise<Model> {
   const file = await openModel(source);
-  const open = ENGINES[options.engine ?? 'reference'];
-  const engine = await open(source, file, { transfers: options.transfers ?? 'none' });
+  const { transfers = 'none' } = options;
+  const fallback = options.engine ? undefined : cannotBeNative(source, transfers);
+  const name = options.engine ?? (fallback === undefined ? 'native' : 'reference');
+  const engine = await ENGINES[name](source, file, { ...options, transfers });
   const { config, metadata } = file;
   const tokenizer = metadata.tokenizer && new TextTokenizer(metadata.tokenizer);
-  return new Model({ config, engine, metadata, tokenizer, onClose });
+  return new Model({ config, engine, metadata, tokenizer, fallback, onClose });
+}
+
+function cannotBeNative(source: ByteSource, transfers: TransferMode): string | undefined {
+  return transfers === 'none' ? nativeProblem(source) : `transfers: ${transfers}`;
 }

@@ -1,0 +1,66 @@
+// The addon: what src/native/addon.ts declares.
+#include "handles.h"
+
+#if __has_include("quantize.h")
+#include "quantize.h"
+#define CFLOW_HAS_QUANTIZER
+#endif
+
+namespace cflow {
+namespace {
+
+/// isa(): the best instruction set, and all that this build has and this CPU can run.
+Napi::Value isa(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  int count = 0;
+  const Kernels* const* all = available_kernels(&count);
+  auto available = Napi::Array::New(env, static_cast<size_t>(count));
+  for (int i = 0; i < count; i++) available.Set(static_cast<uint32_t>(i), Napi::String::New(env, all[i]->isa));
+  auto result = Napi::Object::New(env);
+  result.Set("selected", Napi::String::New(env, find_kernels("")->isa));
+  result.Set("available", available);
+  return result;
+}
+
+/// constants(): the numbers of the tile, which packages/format states too.
+Napi::Value constants(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  auto result = Napi::Object::New(env);
+  result.Set("tileRows", kTileRows);
+  result.Set("tileCols", kTileCols);
+  result.Set("tileHeaderBytes", kTileHeaderBytes);
+  auto dtypes = Napi::Object::New(env);
+  for (int id = 0; id < kDtypeCount; id++) {
+    const auto dtype = static_cast<Dtype>(id);
+    auto entry = Napi::Object::New(env);
+    entry.Set("rowBytes", static_cast<double>(row_bytes(dtype, kTileCols)));
+    entry.Set("rowScales", row_scales(dtype, kTileCols));
+    entry.Set("raggedStripeBytes", static_cast<double>(stripe_bytes(dtype, 77, 2 * kTileCols + 45)));
+    dtypes.Set(static_cast<uint32_t>(id), entry);
+  }
+  result.Set("dtypes", dtypes);
+  return result;
+}
+
+Napi::Object init(Napi::Env env, Napi::Object exports) {
+  const auto state = EnvState::create(env);
+  state->engine_constructor = Napi::Persistent(EngineHandle::define(env));
+  state->session_constructor = Napi::Persistent(SessionHandle::define(env));
+  // Instance data outlive the environment's references; deleting them then would be too late.
+  state->engine_constructor.SuppressDestruct();
+  state->session_constructor.SuppressDestruct();
+  exports.Set("isa", Napi::Function::New(env, isa, "isa"));
+  exports.Set("constants", Napi::Function::New(env, constants, "constants"));
+  exports.Set("openEngine", Napi::Function::New(env, open_engine, "openEngine"));
+#ifdef CFLOW_HAS_QUANTIZER
+  export_quantizer(env, exports);
+#endif
+  return exports;
+}
+
+}  // namespace
+}  // namespace cflow
+
+Napi::Object init_addon(Napi::Env env, Napi::Object exports) { return cflow::init(env, exports); }
+
+NODE_API_MODULE(cflow, init_addon)

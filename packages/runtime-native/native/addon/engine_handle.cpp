@@ -1,0 +1,202 @@
+#include <cmath>
+
+#include "handles.h"
+#include "program_reader.h"
+
+namespace cflow {
+namespace {
+
+std::string isa_list() {
+  int count = 0;
+  const Kernels* const* all = available_kernels(&count);
+  std::string names;
+  for (int i = 0; i < count; i++) names += (i ? ", " : "") + std::string(all[i]->isa);
+  return names;
+}
+
+const Kernels* kernels_named(const std::string& isa) {
+  const Kernels* kernels = find_kernels(isa.c_str());
+  if (kernels == nullptr) {
+    throw Error("USAGE", "instruction set \"" + isa + "\" is unknown, or this CPU lacks it",
+                "available: " + isa_list());
+  }
+  return kernels;
+}
+
+/// The position of `options[field]` among `names`.
+uint8_t choice(const Napi::Object& options, const char* field, std::initializer_list<const char*> names) {
+  const std::string value = options.Get(field).ToString();
+  uint8_t i = 0;
+  for (const char* name : names) {
+    if (value == name) return i;
+    i++;
+  }
+  throw Error("INTERNAL", std::string("options.") + field + " is " + value);
+}
+
+unsigned whole(const Napi::Object& options, const char* field, unsigned most) {
+  const double x = options.Get(field).ToNumber().DoubleValue();
+  if (!(x >= 1 && x <= most) || x != std::floor(x)) {
+    throw Error("USAGE", std::string(field) + " is not a whole number from 1 to " + std::to_string(most));
+  }
+  return static_cast<unsigned>(x);
+}
+
+constexpr unsigned kMaxThreads = 1024;
+constexpr unsigned kMaxBatch = 1u << 16;
+
+EngineOptions read_options(const Napi::Object& options) {
+  EngineOptions result;
+  result.weights = static_cast<WeightMode>(choice(options, "weights", {"mapped", "resident"}));
+  result.arithmetic = static_cast<Arithmetic>(choice(options, "arithmetic", {"f32", "q8"}));
+  result.cache = static_cast<CacheType>(choice(options, "cache", {"f32", "f16"}));
+  result.threads = whole(options, "threads", kMaxThreads);
+  result.max_batch = whole(options, "maxBatch", kMaxBatch);
+  result.kernels = kernels_named(options.Get("isa").ToString());
+  result.profile = options.Get("profile").ToBoolean();
+  return result;
+}
+
+/// Opens off the JavaScript thread: resident weights take as long as reading them.
+class OpenWorker : public Napi::AsyncWorker {
+ public:
+  OpenWorker(Napi::Env env, int fd, uint64_t size, Program program, EngineOptions options)
+      : Napi::AsyncWorker(env),
+        deferred_(Napi::Promise::Deferred::New(env)),
+        fd_(fd),
+        size_(size),
+        program_(std::move(program)),
+        options_(options),
+        core_(std::make_shared<EngineCore>()) {}
+
+  Napi::Promise promise() const { return deferred_.Promise(); }
+
+  void Execute() override {
+    try {
+      core_->vocab_size = program_.vocab_size;
+      core_->engine = Engine::open(fd_, size_, std::move(program_), options_);
+    } catch (const Error& error) {
+      error_ = std::make_unique<Error>(error);
+    } catch (const std::exception& error) {
+      error_ = std::make_unique<Error>(unexpected_error(error));
+    }
+  }
+
+  void OnOK() override {
+    EnvState& state = EnvState::of(Env());
+    if (state.ending()) return;
+    if (error_) return deferred_.Reject(to_js_error(Env(), *error_).Value());
+    const EngineStats stats = core_->engine->stats();
+    const uint64_t bytes = stats.scratch_bytes + stats.resident_bytes;
+    core_->reported = static_cast<int64_t>(bytes);
+    Napi::MemoryManagement::AdjustExternalMemory(Env(), core_->reported);
+    state.add_engine(core_);
+    deferred_.Resolve(EngineHandle::wrap(Env(), core_));
+  }
+
+ private:
+  Napi::Promise::Deferred deferred_;
+  int fd_;
+  uint64_t size_;
+  Program program_;
+  EngineOptions options_;
+  std::shared_ptr<EngineCore> core_;
+  std::unique_ptr<Error> error_;
+};
+
+Napi::Object profile_entry(Napi::Env env, const ProfileEntry& entry) {
+  auto object = Napi::Object::New(env);
+  object.Set("name", entry.name);
+  object.Set("calls", static_cast<double>(entry.calls));
+  object.Set("seconds", entry.seconds);
+  object.Set("bytes", static_cast<double>(entry.bytes));
+  return object;
+}
+
+}  // namespace
+
+Napi::Value open_engine(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  return guarded(env, [&]() -> Napi::Value {
+    const int fd = info[0].ToNumber().Int32Value();
+    const auto size = static_cast<uint64_t>(info[1].ToNumber().DoubleValue());
+    const EngineOptions options = read_options(info[3].ToObject());
+    auto* worker = new OpenWorker(env, fd, size, read_program(info[2].ToObject()), options);
+    const Napi::Promise promise = worker->promise();
+    worker->Queue();
+    return promise;
+  });
+}
+
+Napi::Function EngineHandle::define(Napi::Env env) {
+  return DefineClass(env, "EngineHandle",
+                     {InstanceMethod<&EngineHandle::create_session>("createSession"),
+                      InstanceMethod<&EngineHandle::stats>("stats"), InstanceMethod<&EngineHandle::close>("close")});
+}
+
+Napi::Object EngineHandle::wrap(Napi::Env env, std::shared_ptr<EngineCore> core) {
+  const auto object = EnvState::of(env).engine_constructor.New({});
+  Unwrap(object)->core_ = std::move(core);
+  return object;
+}
+
+EngineHandle::EngineHandle(const Napi::CallbackInfo& info)
+    : Napi::ObjectWrap<EngineHandle>(info), state_(EnvState::of(info.Env()).shared_from_this()) {}
+
+EngineHandle::~EngineHandle() {
+  if (!core_ || state_->ending()) return;
+  forget_memory(Env());
+  state_->destroy_later(core_->take());
+}
+
+EngineCore& EngineHandle::open_core(Napi::Env env) const {
+  if (!core_ || !core_->engine) throw to_js_error(env, "USAGE", "the engine is closed");
+  return *core_;
+}
+
+Napi::Value EngineHandle::create_session(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  return guarded(env, [&]() -> Napi::Value {
+    EngineCore& core = open_core(env);
+    auto session = std::make_shared<SessionCore>();
+    session->session = core.engine->create_session();
+    std::erase_if(core.sessions, [](const auto& weak) { return weak.expired(); });
+    core.sessions.push_back(session);
+    return SessionHandle::wrap(env, core_, session);
+  });
+}
+
+Napi::Value EngineHandle::stats(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  return guarded(env, [&]() -> Napi::Value {
+    const EngineStats stats = open_core(env).engine->stats();
+    auto object = Napi::Object::New(env);
+    object.Set("weightBytes", static_cast<double>(stats.weight_bytes));
+    object.Set("scratchBytes", static_cast<double>(stats.scratch_bytes));
+    object.Set("barriersPerToken", static_cast<double>(stats.barriers_per_token));
+    object.Set("bytesRead", static_cast<double>(stats.bytes_read));
+    auto profile = Napi::Array::New(env, stats.profile.size());
+    for (uint32_t i = 0; i < stats.profile.size(); i++) profile.Set(i, profile_entry(env, stats.profile[i]));
+    object.Set("profile", profile);
+    return object;
+  });
+}
+
+Napi::Value EngineHandle::close(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  return guarded(env, [&]() -> Napi::Value {
+    std::vector<std::shared_ptr<void>> garbage;
+    if (core_) {
+      forget_memory(env);
+      garbage = core_->take();
+    }
+    return DestroyWorker::start(env, std::move(garbage));
+  });
+}
+
+void EngineHandle::forget_memory(Napi::Env env) {
+  Napi::MemoryManagement::AdjustExternalMemory(env, -core_->reported);
+  core_->reported = 0;
+}
+
+}  // namespace cflow

@@ -1,0 +1,49 @@
+// The JavaScript objects of an engine and its sessions (src/native/addon.ts declares their methods).
+#pragma once
+
+#include "env_state.h"
+
+namespace cflow {
+
+/// openEngine(fd, size, program, options): Promise<EngineHandle>
+Napi::Value open_engine(const Napi::CallbackInfo& info);
+
+class EngineHandle : public Napi::ObjectWrap<EngineHandle> {
+ public:
+  static Napi::Function define(Napi::Env env);
+  static Napi::Object wrap(Napi::Env env, std::shared_ptr<EngineCore> core);
+  explicit EngineHandle(const Napi::CallbackInfo& info);
+  ~EngineHandle() override;
+
+ private:
+  /// @throws JavaScript Error USAGE after close
+  EngineCore& open_core(Napi::Env env) const;
+  Napi::Value create_session(const Napi::CallbackInfo& info);
+  Napi::Value stats(const Napi::CallbackInfo& info);
+  Napi::Value close(const Napi::CallbackInfo& info);
+  void forget_memory(Napi::Env env);
+
+  std::shared_ptr<EnvState> state_;
+  std::shared_ptr<EngineCore> core_;
+};
+
+class SessionHandle : public Napi::ObjectWrap<SessionHandle> {
+ public:
+  static Napi::Function define(Napi::Env env);
+  static Napi::Object wrap(Napi::Env env, std::shared_ptr<EngineCore> engine, std::shared_ptr<SessionCore> core);
+  explicit SessionHandle(const Napi::CallbackInfo& info);
+  ~SessionHandle() override;
+
+ private:
+  Napi::Value run(const Napi::CallbackInfo& info);
+  Napi::Value cancel(const Napi::CallbackInfo& info);
+  Napi::Value cache_bytes(const Napi::CallbackInfo& info);
+  Napi::Value close(const Napi::CallbackInfo& info);
+  std::vector<std::shared_ptr<void>> take(Napi::Env env);
+
+  std::shared_ptr<EnvState> state_;
+  std::shared_ptr<EngineCore> engine_;
+  std::shared_ptr<SessionCore> core_;
+};
+
+}  // namespace cflow

@@ -1,0 +1,126 @@
+/** The compiled addon: its surface, how it is found, and how its errors become ours. */
+import { createRequire } from 'node:module';
+import { fileURLToPath } from 'node:url';
+import { asCflowError, asKnownCode, CflowError } from '@cflow/format';
+import type { NativeProgram } from './program.js';
+
+/** Same place from src/native and from dist/native. */
+const ADDON_PATH = fileURLToPath(new URL('../../build/native/cflow.node', import.meta.url));
+
+export interface NativeIsa {
+  /** The best of `available`. */
+  readonly selected: string;
+  /** Instruction sets that the build has and the CPU can run, best first. */
+  readonly available: readonly string[];
+}
+
+/** Numbers of the tile as the kernels have them; packages/format states the same. */
+export interface TileConstants {
+  readonly tileRows: number;
+  readonly tileCols: number;
+  readonly tileHeaderBytes: number;
+  /** By quant_type: data bytes and scales of a row of a full tile; bytes of a stripe of 77 rows and 557 columns. */
+  readonly dtypes: Readonly<
+    Record<
+      number,
+      { readonly rowBytes: number; readonly rowScales: number; readonly raggedStripeBytes: number }
+    >
+  >;
+}
+
+export interface NativeEngineOptions {
+  readonly weights: 'mapped' | 'resident';
+  readonly arithmetic: 'f32' | 'q8';
+  readonly cache: 'f32' | 'f16';
+  /** Threads that compute, 1 to 1024. */
+  readonly threads: number;
+  /** Tokens of one batch of a prefill. */
+  readonly maxBatch: number;
+  /** Empty = the best. */
+  readonly isa: string;
+  readonly profile: boolean;
+}
+
+/** Time of one kind of step. */
+export interface ProfileEntry {
+  readonly name: string;
+  readonly calls: number;
+  /** Summed over threads. */
+  readonly seconds: number;
+  /** Weight bytes read. */
+  readonly bytes: number;
+}
+
+export interface NativeEngineStats {
+  readonly weightBytes: number;
+  readonly scratchBytes: number;
+  readonly barriersPerToken: number;
+  /** Weight bytes that steps have read so far. */
+  readonly bytesRead: number;
+  /** Empty unless the engine was opened with `profile`. */
+  readonly profile: readonly ProfileEntry[];
+}
+
+/** Methods throw and reject with errors that `nativeError` understands. */
+export interface SessionHandle {
+  /**
+   * Passes tokens through the model. `logits` takes [vocabSize] of the last token, or [ids.length, vocabSize] with `all`.
+   * One call at a time.
+   */
+  run(ids: Int32Array, logits: Float32Array, all: boolean): Promise<void>;
+  /** Makes the running job, or the next, end with INTERRUPTED. */
+  cancel(): void;
+  cacheBytes(): number;
+  close(): Promise<void>;
+}
+
+export interface EngineHandle {
+  createSession(): SessionHandle;
+  stats(): NativeEngineStats;
+  /** Cancels what runs and frees everything, sessions included. */
+  close(): Promise<void>;
+}
+
+export interface Addon {
+  isa(): NativeIsa;
+  constants(): TileConstants;
+  /** `fd` may be closed when the promise has settled. */
+  openEngine(
+    fd: number,
+    size: number,
+    program: NativeProgram,
+    options: NativeEngineOptions,
+  ): Promise<EngineHandle>;
+}
+
+type Loaded = { readonly addon: Addon } | { readonly problem: string };
+let loaded: Loaded | undefined;
+
+function load(): Loaded {
+  try {
+    return { addon: createRequire(import.meta.url)(ADDON_PATH) as Addon };
+  } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException;
+    return { problem: code === 'MODULE_NOT_FOUND' ? 'it has not been built' : message.split('\n')[0]! };
+  }
+}
+
+/** The addon; undefined where it has not been built or cannot be loaded. */
+export function loadAddon(): Addon | undefined {
+  loaded ??= load();
+  return 'addon' in loaded ? loaded.addon : undefined;
+}
+
+/** Why there is no addon; empty if there is one. */
+export function addonProblem(): string {
+  loaded ??= load();
+  return 'problem' in loaded ? loaded.problem : '';
+}
+
+/** An error of the addon as a CflowError; `file` is what it was about. */
+export function nativeError(error: unknown, file?: string): CflowError {
+  if (!(error instanceof Error) || !('code' in error) || error instanceof CflowError)
+    return asCflowError(error);
+  const remedy = 'remedy' in error ? String(error.remedy) : undefined;
+  return new CflowError(asKnownCode(error.code), error.message, { file, remedy, cause: error });
+}

@@ -1,0 +1,164 @@
+/** The native engine: plans lowered to programs, executed by the addon. */
+import { type ByteSource, buildPlan, CflowError } from '@cflow/format';
+import type { Engine, EngineFactory, EngineSession, EngineStats, RunOptions } from '../engine.js';
+import {
+  type Addon,
+  addonProblem,
+  type EngineHandle,
+  loadAddon,
+  nativeError,
+  type SessionHandle,
+} from './addon.js';
+import { lowerPlan } from './lower.js';
+import { type ResolvedOptions, resolveOptions } from './options.js';
+
+/** Tokens of one call when the logits of all of them are wanted: bounds the memory for logits. */
+const LOGITS_SLICE = 32;
+
+/** The descriptor of the file behind a source, if there is one. */
+export function fileDescriptor(source: ByteSource): number | undefined {
+  return 'fd' in source && typeof source.fd === 'number' ? source.fd : undefined;
+}
+
+/** Why the native engine cannot open `source`; undefined if it can. */
+export function nativeProblem(source: ByteSource): string | undefined {
+  if (addonProblem()) return addonProblem();
+  return fileDescriptor(source) === undefined ? 'the model is not a file' : undefined;
+}
+
+/**
+ * Opens the native engine over a file.
+ * @throws CflowError UNSUPPORTED without the addon or a file, USAGE for bad options (an unknown CFLOW_ISA names those
+ * there are), MEMORY, NOT_READABLE
+ */
+export const openNativeEngine: EngineFactory = async (source, file, options) => {
+  const addon = loadAddon();
+  const fd = fileDescriptor(source);
+  if (!addon || fd === undefined) {
+    throw new CflowError('UNSUPPORTED', `native engine not available: ${nativeProblem(source)}`, {
+      file: source.name,
+      remedy: 'use the engine reference',
+    });
+  }
+  if (options.transfers !== 'none') {
+    throw new CflowError('UNSUPPORTED', 'the native engine keeps weights in memory and makes no transfers', {
+      field: 'transfers',
+      value: options.transfers,
+      remedy: 'use the engine reference',
+    });
+  }
+  const resolved = await resolveOptions(file.dtype, options);
+  checkIsa(addon, resolved.isa);
+  const program = lowerPlan(buildPlan(file.config, { transfers: 'none' }), file, resolved);
+  const handle = await addon.openEngine(fd, source.size, program, resolved).catch((error) => {
+    throw nativeError(error, source.name);
+  });
+  const isa = resolved.isa || addon.isa().selected;
+  return new NativeEngine(handle, { ...resolved, isa }, source.name, file.config.vocabSize);
+};
+
+function checkIsa(addon: Addon, isa: string): void {
+  const { available } = addon.isa();
+  if (isa === '' || available.includes(isa)) return;
+  throw new CflowError('USAGE', `instruction set ${JSON.stringify(isa)} is unknown, or this CPU lacks it`, {
+    field: 'CFLOW_ISA',
+    value: isa,
+    remedy: `available: ${available.join(', ')}`,
+  });
+}
+
+/** What all sessions of an engine share of its figures. */
+type EngineFigures = Omit<EngineStats, 'cacheBytes'>;
+
+class NativeEngine implements Engine {
+  readonly name = 'native';
+  readonly #handle: EngineHandle;
+  readonly #options: ResolvedOptions;
+  readonly #file: string;
+  readonly #vocabSize: number;
+
+  constructor(handle: EngineHandle, options: ResolvedOptions, file: string, vocabSize: number) {
+    this.#handle = handle;
+    this.#options = options;
+    this.#file = file;
+    this.#vocabSize = vocabSize;
+  }
+
+  createSession(): EngineSession {
+    const stats = () => this.#stats();
+    return new NativeSession(
+      this.#guard(() => this.#handle.createSession()),
+      this.#vocabSize,
+      this.#file,
+      stats,
+    );
+  }
+
+  close(): Promise<void> {
+    return this.#handle.close();
+  }
+
+  #stats(): EngineFigures {
+    const { weightBytes, ...figures } = this.#guard(() => this.#handle.stats());
+    const { isa, threads, threadsReason, weights, arithmetic, cache } = this.#options;
+    return { weightBytes, native: { isa, threads, threadsReason, weights, arithmetic, cache, ...figures } };
+  }
+
+  #guard<T>(work: () => T): T {
+    try {
+      return work();
+    } catch (error) {
+      throw nativeError(error, this.#file);
+    }
+  }
+}
+
+class NativeSession implements EngineSession {
+  readonly #handle: SessionHandle;
+  readonly #vocabSize: number;
+  readonly #file: string;
+  readonly #engineStats: () => EngineFigures;
+  readonly #last: Float32Array;
+
+  constructor(handle: SessionHandle, vocabSize: number, file: string, engineStats: () => EngineFigures) {
+    this.#handle = handle;
+    this.#vocabSize = vocabSize;
+    this.#file = file;
+    this.#engineStats = engineStats;
+    this.#last = new Float32Array(vocabSize);
+  }
+
+  async run(ids: readonly number[], { signal, onLogits }: RunOptions = {}): Promise<Float32Array> {
+    if (signal?.aborted) throw new CflowError('INTERRUPTED', 'interrupted', { cause: signal.reason });
+    const cancel = () => this.#handle.cancel();
+    signal?.addEventListener('abort', cancel, { once: true });
+    try {
+      if (onLogits) await this.#runAll(ids, onLogits);
+      else await this.#handle.run(Int32Array.from(ids), this.#last, false);
+      return this.#last;
+    } catch (error) {
+      throw nativeError(error, this.#file);
+    } finally {
+      signal?.removeEventListener('abort', cancel);
+    }
+  }
+
+  stats() {
+    return { ...this.#engineStats(), cacheBytes: this.#handle.cacheBytes() };
+  }
+
+  close(): Promise<void> {
+    return this.#handle.close();
+  }
+
+  async #runAll(ids: readonly number[], onLogits: NonNullable<RunOptions['onLogits']>): Promise<void> {
+    const size = this.#vocabSize;
+    const rows = new Float32Array(Math.min(ids.length, LOGITS_SLICE) * size);
+    for (let from = 0; from < ids.length; from += LOGITS_SLICE) {
+      const slice = Int32Array.from(ids.slice(from, from + LOGITS_SLICE));
+      await this.#handle.run(slice, rows, true);
+      for (let i = 0; i < slice.length; i++) onLogits(from + i, rows.subarray(i * size, (i + 1) * size));
+      this.#last.set(rows.subarray((slice.length - 1) * size, slice.length * size));
+    }
+  }
+}

@@ -1,0 +1,250 @@
+/** Lowers a plan over a file to the program of the native engine: names become indices and byte offsets. */
+import {
+  ACTIVATIONS,
+  type Activation,
+  alignUp,
+  DTYPES,
+  type Dtype,
+  type ExecutionPlan,
+  type ModelFile,
+  type PlanStep,
+  type RopeConfig,
+  type StepOp,
+  type WeightRef,
+} from '@cflow/format';
+import { ropeFrequencies } from '../reference/math.js';
+import { isParallel, nativeAccess } from './access.js';
+import { type GatedFusion, gatedFusions } from './fuse.js';
+import type { NativeProgram, NativeStep } from './program.js';
+import { insertQuantize } from './quantize-steps.js';
+import { schedule } from './schedule.js';
+import { WeightMap } from './weight-map.js';
+
+/** f32 activations everywhere, or int8 ones in front of quantized tiles. */
+export const ARITHMETICS = ['f32', 'q8'] as const;
+export type Arithmetic = (typeof ARITHMETICS)[number];
+
+export interface LowerOptions {
+  readonly arithmetic: Arithmetic;
+  /** Let steps run as early as the delays allow; false = strictly in program order, to measure what that is worth. */
+  readonly delayAware: boolean;
+}
+
+/** Buffers that matrices read in pieces are padded to this many elements a piece. */
+const PIECE = 32;
+
+/** f16 and f32 tiles always take f32 activations. */
+export function readsInt8(dtype: Dtype, arithmetic: Arithmetic): boolean {
+  return arithmetic === 'q8' && DTYPES[dtype].scaleBytes > 0;
+}
+
+/**
+ * The program of a plan over a file.
+ * @param plan built with transfers `none`; `call` and `sync` are left out, weights being in memory
+ * @throws CflowError INTERNAL if the plan names a tensor that the file has not
+ */
+export function lowerPlan(plan: ExecutionPlan, file: ModelFile, options: LowerOptions): NativeProgram {
+  const lowering = new Lowering(plan, file);
+  const quantized = readsInt8(file.dtype, options.arithmetic);
+  const { steps, headFrom } = lowering.quantized(quantized);
+  const schedulable = steps.map((step) => ({
+    ...nativeAccess(step, quantized),
+    parallel: isParallel(step),
+  }));
+  const stages = schedule(schedulable, { delayAware: options.delayAware, headFrom });
+  return {
+    dtype: DTYPES[file.dtype].id,
+    buffers: lowering.buffers,
+    caches: lowering.caches(),
+    ropes: lowering.ropes,
+    steps,
+    stages,
+    headStage: stages.findIndex(({ parallel }) => parallel.includes(headFrom)),
+    logits: lowering.buffer(plan.logits),
+    vocabSize: plan.config.vocabSize,
+    contextLength: plan.config.contextLength,
+  };
+}
+
+type StepOf<Op extends StepOp> = Extract<PlanStep, { op: Op }>;
+type Lower<Op extends StepOp> = (step: StepOf<Op>, at: Lowering) => NativeStep[];
+
+const activationId = (activation: Activation) => ACTIVATIONS.indexOf(activation);
+
+const LOWER: { readonly [Op in StepOp]: Lower<Op> } = {
+  call: () => [],
+  sync: () => [],
+  embed: ({ weight, scale, out }, at) => [
+    { op: 'embed', matrix: at.weights.tiled(weight), scale, out: at.buffer(out) },
+  ],
+  rmsNorm: ({ input, weight, groupSize, eps, out }, at) => {
+    const plain = weight && at.weights.plain(weight);
+    return [
+      {
+        op: 'rmsNorm',
+        input: at.buffer(input),
+        weight: plain?.offset ?? -1,
+        weightLength: plain?.shape[0] ?? groupSize,
+        groupSize,
+        eps,
+        out: at.buffer(out),
+      },
+    ];
+  },
+  matvec: (step, at) => at.matvec(step),
+  rope: ({ buffer, headDim, rope }, at) => [
+    { op: 'rope', buffer: at.buffer(buffer), headDim, table: at.rope(rope) },
+  ],
+  cacheAppend: ({ cache, k, v }, at) => [{ op: 'append', cache, k: at.buffer(k), v: at.buffer(v) }],
+  attend: ({ cache, q, out, heads, scale, softcap = 0, slidingWindow = 0 }, at) => [
+    {
+      op: 'attend',
+      cache,
+      q: at.buffer(q),
+      out: at.buffer(out),
+      heads,
+      scale,
+      softcap,
+      window: slidingWindow,
+    },
+  ],
+  glu: ({ gate, up, activation, out }, at) => [
+    {
+      op: 'glu',
+      gate: at.buffer(gate),
+      up: at.buffer(up),
+      activation: activationId(activation),
+      out: at.buffer(out),
+    },
+  ],
+  route: ({ logits, topK, normalize, out }, at) => [
+    { op: 'route', logits: at.buffer(logits), topK, normalize, out: at.buffer(out) },
+  ],
+  experts: (step, at) => at.experts(step),
+  sum: ({ terms, coefficients, out }, at) => [
+    { op: 'sum', terms: terms.map((term) => at.buffer(term)), coefficients, out: at.buffer(out) },
+  ],
+  softcap: ({ buffer, cap }, at) => [{ op: 'softcap', buffer: at.buffer(buffer), cap }],
+};
+
+/** What is collected while the steps of one plan are lowered. */
+class Lowering {
+  readonly weights: WeightMap;
+  /** Elements by buffer id. */
+  readonly buffers: number[] = [];
+  readonly ropes: Float64Array[] = [];
+  /** Index of the first native step that only the logits need. */
+  headFrom = 0;
+  readonly #plan: ExecutionPlan;
+  readonly #lengths: ReadonlyMap<string, number>;
+  readonly #bufferIds = new Map<string, number>();
+  readonly #ropeIds = new Map<string, number>();
+
+  constructor(plan: ExecutionPlan, file: ModelFile) {
+    this.#plan = plan;
+    this.#lengths = new Map(plan.buffers.map(({ name, length }) => [name, length]));
+    this.weights = new WeightMap(file);
+  }
+
+  steps(): NativeStep[] {
+    const { gated, absorbed } = gatedFusions(this.#plan.steps, ({ weights }) =>
+      weights.every((ref) => !this.weights.isPlain(ref)),
+    );
+    const steps: NativeStep[] = [];
+    for (const [i, step] of this.#plan.steps.entries()) {
+      if (step.op === 'matvec' && step.outs.includes(this.#plan.logits)) this.headFrom = steps.length;
+      const fusion = gated.get(i);
+      if (fusion) steps.push(this.#gated(fusion));
+      else if (!absorbed.has(i)) steps.push(...(LOWER[step.op] as Lower<StepOp>)(step, this));
+    }
+    return steps;
+  }
+
+  /** The steps with int8 activations where `quantized` asks for them. */
+  quantized(quantized: boolean) {
+    const steps = this.steps();
+    return insertQuantize(steps, this.buffers, this.headFrom, quantized);
+  }
+
+  /** Id of a buffer of the plan, or of a new one of `length` elements. */
+  buffer(name: string, length = this.#lengths.get(name)!): number {
+    const known = this.#bufferIds.get(name);
+    if (known !== undefined) return known;
+    this.#bufferIds.set(name, this.buffers.length);
+    return this.buffers.push(length) - 1;
+  }
+
+  rope(rope: RopeConfig): number {
+    const key = JSON.stringify(rope);
+    const known = this.#ropeIds.get(key);
+    if (known !== undefined) return known;
+    this.#ropeIds.set(key, this.ropes.length);
+    return this.ropes.push(ropeFrequencies(rope)) - 1;
+  }
+
+  caches() {
+    return this.#plan.caches.map(({ layer, window = 0 }) => {
+      const { kvHeads, headDim } = this.#plan.config.layers[layer]!.attention;
+      return { kvHeads, headDim, window };
+    });
+  }
+
+  matvec({ input, weights, biases, outs }: StepOf<'matvec'>): NativeStep[] {
+    const from = this.buffer(input);
+    const all = weights.map((ref, i) => ({
+      ref,
+      bias: this.#bias(biases?.[i]),
+      out: this.buffer(outs[i]!),
+    }));
+    const plain = all.filter(({ ref }) => this.weights.isPlain(ref));
+    const tiled = all.filter((entry) => !plain.includes(entry));
+    const steps: NativeStep[] = plain.map(({ ref, out }) => {
+      const { offset, shape } = this.weights.plain(ref);
+      return { op: 'plainMatvec', input: from, weight: offset, rows: shape[0]!, cols: shape[1]!, out };
+    });
+    if (tiled.length) {
+      const matrices = tiled.map(({ ref, bias, out }) => ({ matrix: this.weights.tiled(ref), bias, out }));
+      steps.push({ op: 'matvec', input: from, outs: matrices });
+    }
+    return steps;
+  }
+
+  experts({ layer, input, routing, topK, dim, activation, out }: StepOf<'experts'>): NativeStep[] {
+    const bank = this.weights.experts(layer, this.#plan.config.layers[layer]!.experts!.count);
+    const length = topK * alignUp(dim, PIECE);
+    const hidden = this.buffer(`expertHidden of ${routing}:${length}`, length);
+    const chosen = { routing: this.buffer(routing), topK, dim, experts: bank.offsets };
+    return [
+      {
+        op: 'expertsUp',
+        ...chosen,
+        input: this.buffer(input),
+        activation: activationId(activation),
+        hidden,
+        gate: bank.matrix('gate_proj'),
+        up: bank.matrix('up_proj'),
+      },
+      { op: 'expertsDown', ...chosen, hidden, out: this.buffer(out), down: bank.matrix('down_proj') },
+    ];
+  }
+
+  #gated({ matvec, glu }: GatedFusion): NativeStep {
+    const of = (out: string) => matvec.outs.indexOf(out);
+    const tiled = (out: string) => this.weights.tiled(matvec.weights[of(out)]!);
+    const bias = (out: string) => this.#bias(matvec.biases?.[of(out)]);
+    return {
+      op: 'gatedMatvec',
+      input: this.buffer(matvec.input),
+      gate: tiled(glu.gate),
+      up: tiled(glu.up),
+      gateBias: bias(glu.gate),
+      upBias: bias(glu.up),
+      activation: activationId(glu.activation),
+      out: this.buffer(glu.out),
+    };
+  }
+
+  #bias(ref: WeightRef | undefined): number {
+    return ref ? this.weights.plain(ref).offset : -1;
+  }
+}
