@@ -69,3 +69,29 @@ def model_config(
         **(special or {"eosTokenIds": []}),
         "layers": [layer] * layers,
     }
+
+
+def scaled_config(arch: str, *, name: str, dim: int, heads: int, vocab: int, context: int) -> dict:
+    """The config at width `dim` with the report's ratios (§4.3, §5.2.1); embeddings are tied and token 0 ends a text.
+
+    FFN 4 d, six layers, eight experts of width d, of which a token uses two; arch5 has two blocks and is 1.25 times
+    as wide.
+    """
+    shared = arch == "arch5"
+    dim = dim * 5 // 4 if shared else dim
+    moe = {"experts": 8, "top_k": 2, "expert_dim": dim} if arch in EXPERT_STYLES else {}
+    return model_config(
+        arch,
+        name=name,
+        dim=dim,
+        layers=2 if shared else 6,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=dim // heads,
+        ff=4 * dim,
+        vocab=vocab,
+        context=context,
+        tied=True,
+        special={"bosTokenId": 0, "eosTokenIds": [0]},
+        **moe,
+    )

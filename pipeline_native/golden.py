@@ -1,4 +1,4 @@
-"""Makes the golden checkpoints and traces that the engine's tests compare against.
+"""Makes the random golden checkpoints and traces that the engine's tests compare against.
 
     python -m pipeline_native.golden packages/runtime-native/test/golden
 
@@ -6,16 +6,15 @@ Weights are random, rounded to bfloat16 and stored so; the trace is computed in 
 The `llama` golden comes from transformers alone.
 """
 
-import json
 import sys
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from .configs import model_config
 from .export import export
 from .models import Model, Trace, initialise
+from .trace import logits_part, margins, norms, record, write_trace
 
 # The seed is one of few for which no choice (arg max, expert) is near a tie.
 TOKENS, SEED = 24, 96
@@ -32,66 +31,15 @@ GOLDENS = {
 }
 
 
-def rounded(value):
-    """Floats to 8 significant digits, nested lists included."""
-    if isinstance(value, list):
-        return [rounded(item) for item in value]
-    return float(f"{value:.8g}") if isinstance(value, float) else value
-
-
-def norms(layers: list[Tensor]) -> list[list[float]]:
-    """L2 norms as [position][effective layer] of tensors [1, T, d]."""
-    return torch.stack([x[0].norm(dim=-1) for x in layers], 1).tolist()
-
-
-def logits_part(logits: Tensor) -> dict:
-    """Full logits [T, vocab] of four positions, the arg max of every position."""
-    positions = [0, 1, 2, len(logits) - 1]
-    return {"logits": {str(p): logits[p].tolist() for p in positions}, "argmax": logits.argmax(-1).tolist()}
-
-
-def write_trace(directory: Path, trace: dict) -> None:
-    """One line for each key: small, and still readable in a diff."""
-    lines = [f"{json.dumps(key)}: {json.dumps(clean(value))}" for key, value in trace.items()]
-    (directory / "trace.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
-
-
-def clean(value):
-    return {key: clean(item) for key, item in value.items()} if isinstance(value, dict) else rounded(value)
-
-
 def architecture_golden(arch: str, shape: dict, directory: Path) -> None:
     config = model_config(arch, name=f"golden-{arch}", head_dim=16, vocab=97, context=64, **shape)
     model = initialise(Model(config), SEED, std=0.12, norm_spread=0.2).to(torch.bfloat16)
     export(model, directory, torch.bfloat16)
     model.double()
     tokens = torch.randint(0, 97, (1, TOKENS), generator=torch.Generator().manual_seed(SEED))
-    trace = Trace()
-    with torch.no_grad():
-        logits = model(tokens, trace)[0]
-    result = {
-        "about": "Norms are L2, [position][effective layer]; routing is [position][layer][rank], largest weight first.",
-        "tokens": tokens[0].tolist(),
-        "residualNorms": norms(trace.residuals),
-    }
-    if trace.attention_streams:
-        result["attentionStreamNorms"] = norms(trace.attention_streams)
-    if trace.router_indices:
-        result["routerIndices"] = torch.cat(trace.router_indices).transpose(0, 1).tolist()
-        result["routerWeights"] = torch.cat(trace.router_weights).transpose(0, 1).tolist()
-    result["finalNorms"] = trace.final[0].norm(dim=-1).tolist()
+    result, logits, trace = record(model, tokens)
     write_trace(directory, {**result, **logits_part(logits)})
-    report(arch, logits, trace)
-
-
-def report(arch: str, logits: Tensor, trace: Trace) -> None:
-    """Says how far decisions are from flipping: a golden whose choices hang on rounding would be a bad test."""
-    top = logits.topk(2, -1).values
-    line = f"{arch}: logits std {logits.std():.3g}, argmax margin {(top[:, 0] - top[:, 1]).min():.2g}"
-    if trace.router_logits:
-        ranked = torch.cat(trace.router_logits).sort(-1, descending=True).values
-        line += f", router margin {(ranked[..., :2] - ranked[..., 1:3]).min():.2g}"
-    print(line)
+    print(margins(arch, logits, trace))
 
 
 def llama_golden(directory: Path) -> None:
@@ -145,7 +93,7 @@ def llama_golden(directory: Path) -> None:
             **logits_part(output.logits[0]),
         },
     )
-    report("llama", output.logits[0], Trace())
+    print(margins("llama", output.logits[0], Trace()))
 
 
 def main() -> None:

@@ -96,11 +96,14 @@ def route(logits: Tensor, config: dict) -> tuple[Tensor, Tensor]:
 
 
 def run_experts(experts: nn.ModuleList, x: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
-    """Sum over the chosen experts of weight * expert(x), Eq. 4.15; x [B, T, d], indices and weights [B, T, k]."""
-    flat, index, weight = x.flatten(0, 1), indices.flatten(0, 1), weights.flatten(0, 1)
-    out = torch.zeros_like(flat)
-    for number, expert in enumerate(experts):
-        token, slot = (index == number).nonzero(as_tuple=True)
-        if token.numel():
-            out = out.index_add(0, token, expert(flat[token]) * weight[token, slot, None])
-    return out.view_as(x)
+    """Sum over the chosen experts of weight * expert(x), Eq. 4.15; x [B, T, d], indices and weights [B, T, k].
+
+    The B T k choices are sorted by expert, so that each expert runs once, over all positions that chose it.
+    """
+    flat, top_k = x.flatten(0, 1), indices.shape[-1]
+    order = indices.flatten().argsort(stable=True)
+    counts = indices.flatten().bincount(minlength=len(experts)).tolist()
+    token = order // top_k
+    parts = [expert(part) for expert, part in zip(experts, flat[token].split(counts))]
+    out = torch.cat(parts).to(x.dtype) * weights.flatten()[order, None].to(x.dtype)
+    return torch.zeros_like(flat).index_add(0, token, out).view_as(x)

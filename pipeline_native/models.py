@@ -198,3 +198,14 @@ def initialise(model: Model, seed: int, std: float, norm_spread: float = 0.0) ->
             noise = torch.randn(parameter.shape, generator=generator)
             parameter.copy_(noise * std if parameter.dim() == 2 else 1 + noise * norm_spread)
     return model
+
+
+def scaled_initialise(model: Model) -> Model:
+    """For training: matrices normal with 1/sqrt(inputs); what writes to the residual over sqrt(2 * layers). In place."""
+    passes = len(model.layers) * model.config.get("iterations", 1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 2:
+                std = 0.05 if "embed" in name else parameter.shape[1] ** -0.5
+                parameter.normal_(0, std / math.sqrt(2 * passes) if "o_proj" in name or "down_proj" in name else std)
+    return model
