@@ -33,7 +33,13 @@ export interface SessionStats extends EngineStats {
   readonly generatedTokens: number;
   readonly prefillMs: number;
   readonly decodeMs: number;
+  /** Of decoding, the prompt left out. */
   readonly tokensPerSecond: number;
+  /** What the first prefill took: the wait for the first token. */
+  readonly firstTokenMs: number;
+  /** Median and 99th percentile of the time of one decoded token. */
+  readonly tokenMsP50: number;
+  readonly tokenMsP99: number;
 }
 
 export interface SessionParts {
@@ -51,7 +57,9 @@ export class Session {
   #busy = false;
   #closed = false;
   #failure: unknown;
-  #counts = { promptTokens: 0, generatedTokens: 0, prefillMs: 0, decodeMs: 0 };
+  #counts = { promptTokens: 0, generatedTokens: 0, prefillMs: 0, decodeMs: 0, firstTokenMs: 0 };
+  /** Of each decoded token; as many as the context has positions at most. */
+  readonly #tokenMs: number[] = [];
 
   constructor(parts: SessionParts) {
     this.#parts = parts;
@@ -114,9 +122,11 @@ export class Session {
   }
 
   stats(): SessionStats {
-    const { generatedTokens, decodeMs } = this.#counts;
-    const tokensPerSecond = decodeMs > 0 ? (1000 * generatedTokens) / decodeMs : 0;
-    return { ...this.#parts.engine.stats(), ...this.#counts, tokensPerSecond };
+    const { decodeMs } = this.#counts;
+    const tokensPerSecond = decodeMs > 0 ? (1000 * this.#tokenMs.length) / decodeMs : 0;
+    const sorted = Float64Array.from(this.#tokenMs).sort();
+    const tokenTimes = { tokenMsP50: percentile(sorted, 0.5), tokenMsP99: percentile(sorted, 0.99) };
+    return { ...this.#parts.engine.stats(), ...this.#counts, tokensPerSecond, ...tokenTimes };
   }
 
   /** Frees the sequence; calling it again does nothing. */
@@ -182,14 +192,18 @@ export class Session {
     if (ids.length === 0) throw new CflowError('USAGE', 'no token ids: the prompt is empty');
     const start = performance.now();
     await this.#run(ids, options);
+    const ms = performance.now() - start;
+    if (this.#counts.promptTokens === 0) this.#counts.firstTokenMs = ms;
     this.#counts.promptTokens += ids.length;
-    this.#counts.prefillMs += performance.now() - start;
+    this.#counts.prefillMs += ms;
   }
 
   async #decode(id: number): Promise<void> {
     const start = performance.now();
     await this.#run([id]);
-    this.#counts.decodeMs += performance.now() - start;
+    const ms = performance.now() - start;
+    this.#counts.decodeMs += ms;
+    this.#tokenMs.push(ms);
   }
 
   async #run(ids: readonly number[], options?: Parameters<EngineSession['run']>[1]): Promise<void> {
@@ -252,6 +266,11 @@ export class Session {
       throw new CflowError('USAGE', 'the session failed before; create a new one', { cause: this.#failure });
     }
   }
+}
+
+/** The smallest value that at least `share` of them do not exceed; 0 if there are none. */
+function percentile(sorted: Float64Array, share: number): number {
+  return sorted[Math.max(0, Math.ceil(share * sorted.length) - 1)] ?? 0;
 }
 
 function interrupt(signal: AbortSignal | undefined): void {

@@ -1,0 +1,50 @@
+/** What `cflow-run --profile` prints. */
+import type { NativeStats } from './engine.js';
+import type { ProfileEntry } from './native/addon.js';
+import type { SessionStats } from './session.js';
+
+/** Figures of a session and, with the native engine, where its time went; lines for people. */
+export function profileText(stats: SessionStats): string {
+  const { promptTokens, prefillMs, tokensPerSecond, tokenMsP50, tokenMsP99, firstTokenMs } = stats;
+  const prefillRate = prefillMs > 0 ? (1000 * promptTokens) / prefillMs : 0;
+  const lines = [
+    `prompt    ${promptTokens} tokens, ${prefillRate.toFixed(1)} tokens/s, first token after ${ms(firstTokenMs)}`,
+    `decode    ${tokensPerSecond.toFixed(1)} tokens/s; a token takes ${ms(tokenMsP50)} (p50), ${ms(tokenMsP99)} (p99)`,
+    ...(stats.native ? nativeLines(stats.native) : []),
+  ];
+  return `${lines.join('\n')}\n`;
+}
+
+function nativeLines(native: NativeStats): string[] {
+  const { isa, threads, threadsReason, weights, arithmetic, cache, barriersPerToken, profile } = native;
+  return [
+    `engine    native, ${isa}, ${threads} threads (${threadsReason}), ${weights} weights, ${arithmetic} activations, ${cache} cache`,
+    `barriers  ${barriersPerToken} per token`,
+    ...profileTable(profile, threads),
+  ];
+}
+
+/** Steps by the time they took, summed over threads; GB/s of all threads together while in the step. */
+function profileTable(profile: readonly ProfileEntry[], threads: number): string[] {
+  const total = profile.reduce((sum, { seconds }) => sum + seconds, 0);
+  const sorted = [...profile].filter(({ calls }) => calls > 0).sort((a, b) => b.seconds - a.seconds);
+  if (sorted.length === 0) return [];
+  const rows = sorted.map(({ name, calls, seconds, bytes }) => [
+    name,
+    String(calls),
+    ms(1000 * seconds),
+    `${((100 * seconds) / total).toFixed(1)} %`,
+    bytes && seconds ? ((bytes * threads) / seconds / 1e9).toFixed(1) : '',
+  ]);
+  return aligned([['step', 'calls', 'time', 'share', 'GB/s'], ...rows]);
+}
+
+const ms = (value: number) => `${value.toFixed(2)} ms`;
+
+/** The first column to the left, the others to the right. */
+function aligned(rows: readonly (readonly string[])[]): string[] {
+  const widths = rows[0]!.map((_, column) => Math.max(...rows.map((row) => row[column]!.length)));
+  return rows.map((row) =>
+    row.map((cell, i) => (i === 0 ? cell.padEnd(widths[i]!) : cell.padStart(widths[i]!))).join('  '),
+  );
+}

@@ -1,0 +1,363 @@
+/** The lowering and the schedule, without the addon: stages must mean what the order of the program means. */
+import {
+  buildPlan,
+  DTYPES,
+  type Dtype,
+  type ExecutionPlan,
+  MATRIX_IDS,
+  type ModelConfig,
+  type ModelFile,
+  NO_EXPERT,
+  openModel,
+  PRESETS,
+  parseModelConfig,
+  planLayout,
+  type Region,
+  type Stream,
+} from '@cflow/format';
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { GRID, OTHERS } from '../../format/test/plan-configs.js';
+import { type LowerOptions, lowerPlan } from '../src/native/lower.js';
+import type { NativeProgram, NativeStep, Stage, TiledMatrix } from '../src/native/program.js';
+import { barrierCount, type SchedulableStep, schedule } from '../src/native/schedule.js';
+import { goldenJson } from './helpers.js';
+import { countingSource, goldenFile } from './model-file.js';
+
+/** A file that has a layout but no bytes: all that lowering looks at. */
+function layoutOnly(config: ModelConfig, dtype: Dtype = 'q4_0'): ModelFile {
+  const layout = planLayout(config, dtype, 'cflow', 0);
+  const regions = layout.regions.filter(
+    (region): region is Region & { stream: Stream } => region.stream !== undefined,
+  );
+  const streams = new Map(regions.map((region) => [region.name, region]));
+  return { container: 'cflow', dtype, config, layout, streams, metadata: {} as ModelFile['metadata'] };
+}
+
+const planOf = (config: ModelConfig) => buildPlan(config, { transfers: 'none' });
+
+function lower(
+  config: ModelConfig,
+  options: Partial<LowerOptions> = {},
+  dtype: Dtype = 'q4_0',
+  plan: ExecutionPlan = planOf(config),
+): NativeProgram {
+  return lowerPlan(plan, layoutOnly(config, dtype), { arithmetic: 'q8', delayAware: true, ...options });
+}
+
+const llama = (layers = 22) =>
+  parseModelConfig({
+    name: 'llama-1b',
+    family: 'llama',
+    hiddenDim: 2048,
+    vocabSize: 32_000,
+    contextLength: 2048,
+    normEps: 1e-5,
+    combineStyle: 'sequential',
+    layers: Array.from({ length: layers }, () => ({
+      attention: {
+        heads: 32,
+        kvHeads: 4,
+        headDim: 64,
+        scale: 0.125,
+        rope: { theta: 10_000, rotaryDim: 64 },
+      },
+      ffn: { dim: 5632, activation: 'silu' },
+    })),
+  });
+
+/** Written apart from src/native/access.ts: which buffers an instruction reads and writes, as the program's docs say. */
+function effects(step: NativeStep, int8: boolean): { reads: string[]; writes: string[] } {
+  const tiled = (id: number) => (int8 ? `int8 ${id}` : `${id}`);
+  switch (step.op) {
+    case 'embed':
+      return { reads: ['token'], writes: [`${step.out}`] };
+    case 'quantize':
+      return { reads: [`${step.input}`], writes: [`int8 ${step.input}`] };
+    case 'matvec':
+      return { reads: [tiled(step.input)], writes: step.outs.map(({ out }) => `${out}`) };
+    case 'gatedMatvec':
+      return { reads: [tiled(step.input)], writes: [`${step.out}`] };
+    case 'expertsUp':
+      return { reads: [tiled(step.input), `${step.routing}`], writes: [`${step.hidden}`] };
+    case 'expertsDown':
+      return { reads: [tiled(step.hidden), `${step.routing}`], writes: [`${step.out}`] };
+    case 'append':
+      return { reads: [`${step.k}`, `${step.v}`, `cache ${step.cache}`], writes: [`cache ${step.cache}`] };
+    case 'attend':
+      return { reads: [`${step.q}`, `cache ${step.cache}`], writes: [`${step.out}`] };
+    case 'glu':
+      return { reads: [`${step.gate}`, `${step.up}`], writes: [`${step.out}`] };
+    case 'route':
+      return { reads: [`${step.logits}`], writes: [`${step.out}`] };
+    case 'sum':
+      return { reads: step.terms.map(String), writes: [`${step.out}`] };
+    case 'rope':
+    case 'softcap':
+      return { reads: [`${step.buffer}`], writes: [`${step.buffer}`] };
+    default:
+      return { reads: [`${step.input}`], writes: [`${step.out}`] };
+  }
+}
+
+type Effects = ReturnType<typeof effects>;
+
+/** Runs steps symbolically: a resource holds the number of the step that wrote it. Returns what each step saw. */
+class Machine {
+  readonly #held = new Map<string, number>();
+  readonly saw: string[] = [];
+
+  constructor(readonly steps: readonly Effects[]) {}
+
+  look(index: number): void {
+    const seen = this.steps[index]!.reads.map((name) => `${name}=${this.#held.get(name)}`);
+    this.saw[index] = seen.join(' ');
+  }
+
+  write(index: number): void {
+    for (const name of this.steps[index]!.writes) this.#held.set(name, index);
+  }
+
+  run(index: number): void {
+    this.look(index);
+    this.write(index);
+  }
+
+  get final(): [string, number][] {
+    return [...this.#held].sort(([a], [b]) => (a < b ? -1 : 1));
+  }
+}
+
+/** `simultaneous`: parallel steps all read before any writes; otherwise one after the other in the order given. */
+function replay(
+  steps: readonly Effects[],
+  stages: readonly Stage[],
+  order: 'simultaneous' | 'forward' | 'backward',
+) {
+  const machine = new Machine(steps);
+  for (const { parallel, serial } of stages) {
+    const list = order === 'backward' ? [...parallel].reverse() : parallel;
+    if (order === 'simultaneous') {
+      for (const i of list) machine.look(i);
+      for (const i of list) machine.write(i);
+    } else for (const i of list) machine.run(i);
+    for (const i of serial) machine.run(i);
+  }
+  return { saw: machine.saw, final: machine.final };
+}
+
+function expectSameMeaning(steps: readonly Effects[], stages: readonly Stage[]): void {
+  const scheduled = stages.flatMap(({ parallel, serial }) => [...parallel, ...serial]);
+  expect([...scheduled].sort((a, b) => a - b)).toEqual([...steps.keys()]);
+  const machine = new Machine(steps);
+  for (const i of steps.keys()) machine.run(i);
+  const expected = { saw: machine.saw, final: machine.final };
+  for (const order of ['simultaneous', 'forward', 'backward'] as const) {
+    expect(replay(steps, stages, order)).toEqual(expected);
+  }
+}
+
+const CONFIGS: [string, ModelConfig][] = [
+  ...Object.entries(PRESETS),
+  ...GRID.filter((_, i) => i % 3 === 0),
+  ...OTHERS,
+  ['llama', llama(3)],
+];
+
+describe('schedule', () => {
+  it.each(CONFIGS)('%s means the same in stages', (_name, config) => {
+    for (const arithmetic of ['q8', 'f32'] as const) {
+      for (const delayAware of [true, false]) {
+        const { steps, stages } = lower(config, { arithmetic, delayAware });
+        expectSameMeaning(
+          steps.map((step) => effects(step, arithmetic === 'q8')),
+          stages,
+        );
+      }
+    }
+  });
+
+  it('any program means the same in stages', () => {
+    const name = fc.constantFrom('a', 'b', 'c', 'd', 'e');
+    const step = fc.record({
+      reads: fc.array(name, { maxLength: 3 }),
+      writes: fc.uniqueArray(name, { minLength: 1, maxLength: 2 }),
+      parallel: fc.boolean(),
+    });
+    fc.assert(
+      fc.property(fc.array(step, { maxLength: 40 }), fc.boolean(), (steps: SchedulableStep[], delayAware) => {
+        const stages = schedule(steps, { delayAware });
+        expectSameMeaning(steps as Effects[], stages);
+        // Only the opening stage may be without parallel steps: serial ones never make others wait.
+        expect(stages.slice(1).every(({ parallel }) => parallel.length > 0)).toBe(true);
+        if (!delayAware) expect(stages.every(({ parallel }) => parallel.length <= 1)).toBe(true);
+      }),
+      { numRuns: 500 },
+    );
+  });
+
+  it('puts independent parallel steps into one stage and dependent ones behind each other', () => {
+    const step = (parallel: boolean, reads: string[], writes: string[]) => ({ parallel, reads, writes });
+    const steps = [
+      step(false, [], ['x']),
+      step(true, ['x'], ['q']),
+      step(true, ['x'], ['g']),
+      step(false, ['q'], ['q']),
+      step(true, ['q'], ['o']),
+      // Overwrites what step 2 read: only after it, yet as serial work of its stage.
+      step(false, [], ['x']),
+      step(true, ['g'], ['x']),
+    ];
+    expect(schedule(steps, { delayAware: true })).toEqual([
+      { parallel: [], serial: [0] },
+      { parallel: [1, 2], serial: [3, 5] },
+      { parallel: [4, 6], serial: [] },
+    ]);
+    expect(barrierCount(schedule(steps, { delayAware: true }))).toBe(2);
+    expect(barrierCount(schedule(steps, { delayAware: false }))).toBe(4);
+  });
+
+  it('the head comes after everything else', () => {
+    for (const [, config] of CONFIGS) {
+      const { steps, stages, headStage, logits } = lower(config);
+      const late = stages.slice(headStage).flatMap(({ parallel, serial }) => [...parallel, ...serial]);
+      const kinds = late.map((i) => steps[i]!.op);
+      expect(kinds).toEqual(config.finalLogitSoftcap ? ['matvec', 'softcap'] : ['matvec']);
+      expect(steps[late[0]!]).toMatchObject({ outs: [{ out: logits }] });
+    }
+  });
+
+  /**
+   * Counted by hand: a layer whose FFN is delayed takes three (QKV with gate and up; attention with down; output), one
+   * that is not takes five; undelayed experts take two more; experts of the last layer wait for its router; and the head.
+   */
+  it.each([
+    ['arch1', 3 * 6 + 1, 5 * 6 + 1],
+    ['arch2_4', 3 * 6 + 2 + 1, 5 * 6 - 2 + 2 * 6 + 1],
+    ['arch2_4_sync', (3 + 2) * 6 + 1, 5 * 6 - 2 + 2 * 6 + 1],
+    ['arch3', 3 * 6 + 1, 5 * 6 + 1],
+    ['arch4', 3 * 6 + 1, 7 * 6 + 1],
+    ['arch5', 5 * 2 * 3 + 1, 5 * 2 * 3 + 1],
+    ['llama', 5 * 22 + 1, 5 * 22 + 1],
+  ])('%s takes %i barriers, %i when its delays are not used', (name, aware, unaware) => {
+    const config = PRESETS[name] ?? llama();
+    const count = (delayAware: boolean) => barrierCount(lower(config, { delayAware }).stages);
+    expect([count(true), count(false)]).toEqual([aware, unaware]);
+  });
+});
+
+const int8Readers = (step: NativeStep): number | undefined =>
+  step.op === 'matvec' || step.op === 'gatedMatvec' || step.op === 'expertsUp'
+    ? step.input
+    : step.op === 'expertsDown'
+      ? step.hidden
+      : undefined;
+
+describe('lowering', () => {
+  it.each(CONFIGS)('%s makes every int8 form once, before it is read', (_name, config) => {
+    const { steps, buffers } = lower(config);
+    const fresh = new Set<number>();
+    for (const step of steps) {
+      if (step.op === 'quantize') {
+        expect(fresh.has(step.input)).toBe(false);
+        expect(step.parts * step.partLength).toBe(buffers[step.input]);
+        fresh.add(step.input);
+        continue;
+      }
+      const read = int8Readers(step);
+      if (read !== undefined) expect(fresh.has(read)).toBe(true);
+      for (const name of effects(step, true).writes) fresh.delete(Number(name));
+    }
+  });
+
+  it('f32 arithmetic, and tiles without scales, take no int8 form', () => {
+    const has = (program: NativeProgram) => program.steps.some(({ op }) => op === 'quantize');
+    const config = PRESETS.arch2_4!;
+    expect(has(lower(config))).toBe(true);
+    expect(has(lower(config, { arithmetic: 'f32' }))).toBe(false);
+    expect(has(lower(config, {}, 'f16'))).toBe(false);
+    expect(lower(config, {}, 'f16').dtype).toBe(DTYPES.f16.id);
+  });
+
+  it('fuses gate, up and GLU, and drops their buffers', () => {
+    const { steps, buffers } = lower(PRESETS.arch3!);
+    expect(steps.filter(({ op }) => op === 'gatedMatvec')).toHaveLength(6);
+    expect(steps.some(({ op }) => op === 'glu')).toBe(false);
+    // Of width 2,048 only the product is left.
+    expect(buffers.filter((length) => length === 2048)).toHaveLength(1);
+  });
+
+  it('keeps the GLU apart where something else reads the gate', () => {
+    const plan = planOf(PRESETS.arch3!);
+    const at = plan.steps.findIndex(({ op }) => op === 'glu');
+    const extra = {
+      op: 'sum',
+      phase: plan.steps[at]!.phase,
+      terms: ['gate'],
+      coefficients: [1],
+      out: 'spy',
+    } as const;
+    const spied: ExecutionPlan = {
+      ...plan,
+      buffers: [...plan.buffers, { name: 'spy', length: 2048 }],
+      steps: plan.steps.toSpliced(at + 1, 0, extra),
+    };
+    const { steps } = lower(PRESETS.arch3!, {}, 'q4_0', spied);
+    expect(steps.filter(({ op }) => op === 'gatedMatvec')).toHaveLength(5);
+    expect(steps.filter(({ op }) => op === 'glu')).toHaveLength(1);
+  });
+
+  it('shares rotary tables between layers of one geometry', () => {
+    const { ropes } = lower(PRESETS.arch2_4!);
+    expect(ropes).toHaveLength(1);
+    expect(ropes[0]).toHaveLength(32);
+    expect(ropes[0]![1]).toBeCloseTo(10_000 ** (-2 / 64), 14);
+  });
+
+  it.each(['cflow', 'vflow'] as const)('offsets of %s point at the tiles they name', async (container) => {
+    const { bytes, config } = await goldenFile('arch2_4', { container, dtype: 'q4_0' });
+    const file = await openModel(countingSource(bytes));
+    const { steps } = lowerPlan(planOf(config), file, { arithmetic: 'q8', delayAware: true });
+    const view = new DataView(bytes.buffer, bytes.byteOffset);
+    // Tile header (docs/format.md): layer u16, matrix u8, expert u8, row_offset u32.
+    const header = (at: number) => [
+      view.getUint8(at + 2),
+      view.getUint8(at + 3),
+      view.getUint32(at + 4, true),
+    ];
+    const check = (
+      matrix: TiledMatrix,
+      name: keyof typeof MATRIX_IDS,
+      base = 0,
+      expert: number = NO_EXPERT,
+    ) => {
+      expect(matrix.stripes).toHaveLength(Math.ceil(matrix.rows / 128));
+      for (const [i, stripe] of matrix.stripes.entries()) {
+        expect(header(base + stripe)).toEqual([MATRIX_IDS[name], expert, 128 * i]);
+      }
+    };
+    let checked = 0;
+    for (const step of steps) {
+      if (step.op === 'embed') check(step.matrix, 'embedding');
+      if (step.op === 'gatedMatvec') [check(step.gate, 'gate'), check(step.up, 'up')];
+      if (step.op === 'expertsUp') {
+        for (const [e, base] of step.experts.entries()) check(step.up, 'expert_up', base, e);
+        for (const [e, base] of step.experts.entries()) check(step.gate, 'expert_gate', base, e);
+      }
+      if (step.op === 'expertsDown') {
+        for (const [e, base] of step.experts.entries()) check(step.down, 'expert_down', base, e);
+      }
+      if (step.op === 'matvec' && step.outs.length === 3) {
+        for (const [i, name] of (['q', 'k', 'v'] as const).entries()) check(step.outs[i]!.matrix, name);
+      }
+      if (step.op !== 'rmsNorm' || step.weight < 0) continue;
+      // Norm weights of a trained model are around one.
+      expect(Math.abs(view.getFloat32(step.weight, true))).toBeLessThan(4);
+      checked++;
+    }
+    expect(checked).toBeGreaterThan(2 * config.layers.length);
+    expect((goldenJson('arch2_4', 'config.json') as { layers: unknown[] }).layers).toHaveLength(
+      config.layers.length,
+    );
+  });
+});
