@@ -9,10 +9,9 @@ import {
   exitCodeHelp,
 } from '@cflow/format';
 import yargs from 'yargs';
+import { type Builder, count, mega, print } from './cli-common.js';
+import { runSynth, synthOptions } from './cli-synth.js';
 import { benchConvert, type ConvertReport } from './convert-bench.js';
-import { GEOMETRIES } from './geometry.js';
-import { type SynthResult, synthesize } from './synth.js';
-import { STORAGES, type StorageName } from './weights.js';
 
 const CONTAINERS: readonly Container[] = ['cflow', 'vflow'];
 
@@ -31,7 +30,7 @@ export async function main(argv: string[]): Promise<number> {
 function parser(argv: string[]) {
   return yargs(argv)
     .scriptName('cflow-bench')
-    .command('synth <directory>', 'write a synthetic checkpoint of Gaussian weights', synthOptions, runSynth)
+    .command('synth <target>', 'write a synthetic model of Gaussian weights', synthOptions, runSynth)
     .command(
       'convert <source>',
       'convert a checkpoint, in turns, and compare threads',
@@ -48,40 +47,6 @@ function parser(argv: string[]) {
     .fail((message, error) => {
       throw error ?? new CflowError('USAGE', message, { remedy: 'see cflow-bench --help' });
     });
-}
-
-type Builder = ReturnType<typeof yargs>;
-
-function synthOptions(y: Builder) {
-  return y
-    .positional('directory', { type: 'string', demandOption: true, describe: 'must not exist' })
-    .option('geometry', {
-      type: 'string',
-      default: 'llama-tiny',
-      choices: GEOMETRIES,
-      describe: 'whose shapes',
-    })
-    .option('bytes', { type: 'number', describe: 'about so many bytes of weights, by the number of layers' })
-    .option('shards', { type: 'number', default: 1, describe: 'files' })
-    .option('dtype', {
-      choices: Object.keys(STORAGES) as StorageName[],
-      default: 'bf16' as StorageName,
-      describe: 'of the weights',
-    })
-    .option('seed', { type: 'number', default: 1, describe: 'same seed, same bytes' });
-}
-
-async function runSynth(args: Awaited<ReturnType<ReturnType<typeof synthOptions>['parse']>>): Promise<void> {
-  const { directory, geometry, bytes, dtype } = args;
-  const result = await synthesize({
-    directory,
-    geometry,
-    ...(bytes === undefined ? {} : { bytes: count('bytes', bytes, Number.MAX_SAFE_INTEGER) }),
-    shards: count('shards', args.shards, 99_999),
-    dtype,
-    seed: args.seed,
-  });
-  print(args, result, describeSynth);
 }
 
 function convertOptions(y: Builder) {
@@ -109,21 +74,6 @@ async function runConvert(
     ...(directory === undefined ? {} : { directory }),
   });
   print(args, { ...report, cpu: cpus()[0]?.model ?? 'unknown', node: process.version }, describeConvert);
-}
-
-function count(field: string, value: number, most: number): number {
-  if (Number.isInteger(value) && value >= 1 && value <= most) return value;
-  throw new CflowError('USAGE', `--${field} is ${value}, expected 1 to ${most}`, { field, value });
-}
-
-function print<T>(args: Record<string, unknown>, result: T, describe: (result: T) => string): void {
-  process.stdout.write(`${args.json ? JSON.stringify(result) : describe(result)}\n`);
-}
-
-const mega = (bytes: number) => (bytes / 1e6).toFixed(1);
-
-function describeSynth({ directory, parameters, layers, shards, bytes, seconds }: SynthResult): string {
-  return `${directory}: ${parameters.toLocaleString('en')} parameters in ${layers} layers, ${mega(bytes)} MB in ${shards} files, ${mega(bytes / seconds)} MB/s`;
 }
 
 function describeConvert(report: ConvertReport & { cpu: string; node: string }): string {

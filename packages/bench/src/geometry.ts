@@ -1,9 +1,13 @@
-/** Shapes of synthetic models: Llama configurations as Hugging Face writes them, and the presets of the format. */
+/**
+ * Shapes of synthetic models: Llama configurations as Hugging Face writes them, the presets of the format, and models
+ * that no family of the converter reads yet.
+ */
 import { FAMILIES, readModelConfig, tensorNameMap } from '@cflow/convert';
 import {
   CflowError,
   elements,
   type ModelConfig,
+  type ModelConfigInput,
   modelTensors,
   PRESETS,
   parameterCount,
@@ -26,6 +30,20 @@ const LLAMA: Record<string, Record<string, unknown>> = {
     rms_norm_eps: 1e-5,
     tie_word_embeddings: true,
   },
+  /** The shapes of TinyLlama 1.1B. */
+  'dense-1.1b': {
+    hidden_size: 2048,
+    intermediate_size: 5632,
+    num_hidden_layers: 22,
+    num_attention_heads: 32,
+    num_key_value_heads: 4,
+    head_dim: 64,
+    vocab_size: 32_000,
+    max_position_embeddings: 2048,
+    rope_theta: 10_000,
+    rms_norm_eps: 1e-5,
+    tie_word_embeddings: false,
+  },
   /** No dimension is a multiple of a tile or, but for the heads, of a group. */
   'llama-tiny': {
     hidden_size: 72,
@@ -41,7 +59,34 @@ const LLAMA: Record<string, Record<string, unknown>> = {
   },
 };
 
-export const GEOMETRIES: readonly string[] = [...Object.keys(LLAMA), ...Object.keys(PRESETS)];
+/** The shapes of OLMoE 1B-7B: sequential layers with experts in place of the FFN, q/k norms over the whole projection. */
+const OLMOE_LAYER: ModelConfigInput['layers'][number] = {
+  attention: {
+    heads: 16,
+    kvHeads: 16,
+    headDim: 128,
+    rope: { theta: 10_000, rotaryDim: 128 },
+    scale: 1 / Math.sqrt(128),
+    qkNorm: 'whole',
+  },
+  experts: { count: 64, topK: 8, dim: 1024, activation: 'silu', normalizeTopK: false },
+};
+
+/** Models that exist as a configuration only: there is no checkpoint of theirs to write. */
+const MODELS: Record<string, ModelConfig> = {
+  olmoe: parseModelConfig({
+    name: 'olmoe',
+    family: 'olmoe',
+    hiddenDim: 2048,
+    vocabSize: 50_304,
+    contextLength: 4096,
+    normEps: 1e-5,
+    combineStyle: 'sequential',
+    layers: Array.from({ length: 16 }, () => OLMOE_LAYER),
+  }),
+};
+
+export const GEOMETRIES: readonly string[] = [LLAMA, PRESETS, MODELS].flatMap(Object.keys);
 
 export interface StoredTensor {
   /** As the checkpoint's family calls it. */
@@ -56,19 +101,56 @@ export interface Geometry {
   readonly tensors: readonly StoredTensor[];
 }
 
-/**
- * The model called `name`, with as many layers as bring the weights closest to `bytes` (at least one).
- * @throws CflowError USAGE for an unknown name
- */
-export function geometryOf(name: string, bytes: number | undefined, bytesEach: number): Geometry {
-  const whole = withLayers(name, undefined);
-  if (bytes === undefined) return whole;
-  const one = parameterCount(withLayers(name, 1).config);
-  const each = parameterCount(withLayers(name, 2).config) - one;
-  return withLayers(name, Math.max(1, Math.round((bytes / bytesEach - one) / each + 1)));
+/** How large a model is to be: its own number of layers, another, or as many as come closest to so many bytes. */
+export interface ModelSize {
+  readonly layers?: number | undefined;
+  readonly bytes?: number | undefined;
 }
 
-function withLayers(name: string, layers: number | undefined): Geometry {
+/**
+ * The checkpoint of the model called `name`, with as many layers as bring the weights closest to `bytes` (at least one).
+ * @throws CflowError USAGE for an unknown name, and for a model that has no checkpoint
+ */
+export function geometryOf(name: string, bytes: number | undefined, bytesEach: number): Geometry {
+  if (Object.hasOwn(MODELS, name)) {
+    throw new CflowError('USAGE', `${name} is no checkpoint that the converter reads`, {
+      field: 'geometry',
+      value: name,
+      remedy: 'use --format cflow or gguf',
+    });
+  }
+  return checkpointOf(name, layerCount(name, { bytes }, bytesEach));
+}
+
+/**
+ * The configuration of the model called `name`.
+ * @throws CflowError USAGE for an unknown name
+ */
+export function modelOf(name: string, size: ModelSize, bytesEach: number): ModelConfig {
+  return configOf(name, layerCount(name, size, bytesEach));
+}
+
+function layerCount(name: string, { layers, bytes }: ModelSize, bytesEach: number): number | undefined {
+  if (bytes === undefined) return layers;
+  const one = parameterCount(configOf(name, 1));
+  const each = parameterCount(configOf(name, 2)) - one;
+  return Math.max(1, Math.round((bytes / bytesEach - one) / each + 1));
+}
+
+function configOf(name: string, layers: number | undefined): ModelConfig {
+  const config = Object.hasOwn(MODELS, name) ? MODELS[name]! : checkpointOf(name, layers).config;
+  return layers === undefined ? config : withLayers(config, layers);
+}
+
+/** The first layers, again from the start where there are not enough. */
+function withLayers(config: ModelConfig, count: number): ModelConfig {
+  const layers = Array.from({ length: count }, (_, i) => config.layers[i % config.layers.length]!);
+  // A merge must come after the last layer, whatever their number.
+  const merge = config.mergeInterval === undefined || count % config.mergeInterval === 0;
+  return parseModelConfig({ ...config, layers, ...(merge ? {} : { mergeInterval: 1 }) });
+}
+
+function checkpointOf(name: string, layers: number | undefined): Geometry {
   const configJson = Object.hasOwn(LLAMA, name) ? llamaJson(name, layers) : presetJson(name, layers);
   const context = { name, file: 'config.json', generation: undefined };
   const { family, config } = readModelConfig(configJson as never, context);
@@ -101,10 +183,5 @@ function presetJson(name: string, layers: number | undefined): Record<string, un
       remedy: `one of ${GEOMETRIES.join(', ')}`,
     });
   }
-  const count = layers ?? preset.layers.length;
-  const stack = Array.from({ length: count }, (_, i) => preset.layers[i % preset.layers.length]!);
-  // A merge must come after the last layer, whatever their number.
-  const merge = preset.mergeInterval === undefined || count % preset.mergeInterval === 0;
-  const config = parseModelConfig({ ...preset, layers: stack, ...(merge ? {} : { mergeInterval: 1 }) });
-  return { model_type: 'cflow', ...config };
+  return { model_type: 'cflow', ...(layers === undefined ? preset : withLayers(preset, layers)) };
 }

@@ -38,10 +38,14 @@ export const STORAGES = {
 export type StorageName = keyof typeof STORAGES;
 
 /** `count` values of mean 0 (Box and Muller's transform). */
-export function gaussian(count: number, next: () => number): Float32Array {
+export function gaussian(
+  count: number,
+  next: () => number,
+  deviation: number = STANDARD_DEVIATION,
+): Float32Array {
   const values = new Float32Array(count);
   for (let i = 0; i < count; i += 2) {
-    const radius = STANDARD_DEVIATION * Math.sqrt(-2 * Math.log(1 - next()));
+    const radius = deviation * Math.sqrt(-2 * Math.log(1 - next()));
     const angle = 2 * Math.PI * next();
     values[i] = radius * Math.cos(angle);
     if (i + 1 < count) values[i + 1] = radius * Math.sin(angle);

@@ -1,3 +1,4 @@
+export { AtomicFile, checkTarget } from './atomic-file.js';
 export * from './convert.js';
 export { FAMILIES, readModelConfig } from './families/index.js';
 export * from './options.js';

@@ -150,13 +150,22 @@ const CODECS: Record<Dtype, Codec> = {
 };
 
 /** Tiles of a stripe of `rows` × `cols`: column offset, width, and where each starts in the stripe's bytes. */
-function* stripeTiles(dtype: Dtype, rows: number, cols: number) {
+export function* stripeTiles(dtype: Dtype, rows: number, cols: number) {
   for (let col = 0, at = 0; col < cols; col += TILE_COLS) {
     const width = Math.min(TILE_COLS, cols - col);
     const bytes = tileBytes(dtype, rows, width);
     yield { col, width, at, bytes };
     at += bytes;
   }
+}
+
+/** Writes the header of the tile of `width` columns from `col` at `out[at]`. */
+export function writeTileHeader(
+  out: Uint8Array,
+  at: number,
+  ...tile: [dtype: Dtype, id: StripeId, rows: number, col: number, width: number]
+): void {
+  writeStruct(TILE_HEADER, out, at, tileHeader(...tile));
 }
 
 /** The header of the tile of `width` columns from `col`. */
@@ -196,7 +205,7 @@ export function quantizeStripe(
   checkRange(dtype, values, cols, id);
   const out = new Uint8Array(stripeBytes(dtype, rows, cols));
   for (const { col, width, at, bytes } of stripeTiles(dtype, rows, cols)) {
-    writeStruct(TILE_HEADER, out, at, tileHeader(dtype, id, rows, col, width));
+    writeTileHeader(out, at, dtype, id, rows, col, width);
     const body = out.subarray(at + TILE_HEADER_BYTES, at + bytes);
     CODECS[dtype].encode(values, { rows, cols: width, stride: cols, from: col }, body, options);
   }

@@ -1,0 +1,23 @@
+/** What the commands share. */
+import { CflowError } from '@cflow/format';
+import type yargs from 'yargs';
+
+export type Builder = ReturnType<typeof yargs>;
+
+/** @throws CflowError USAGE unless it is a whole number from 1 to `most` */
+export function count(field: string, value: number, most: number): number {
+  if (Number.isInteger(value) && value >= 1 && value <= most) return value;
+  throw new CflowError('USAGE', `--${field} is ${value}, expected 1 to ${most}`, { field, value });
+}
+
+export function print<T>(args: Record<string, unknown>, result: T, describe: (result: T) => string): void {
+  process.stdout.write(`${args.json ? JSON.stringify(result) : describe(result)}\n`);
+}
+
+export const mega = (bytes: number) => (bytes / 1e6).toFixed(1);
+
+/** Rows of cells, right-aligned under one another. */
+export function table(rows: readonly (readonly string[])[]): string[] {
+  const widths = rows[0]!.map((_, column) => Math.max(...rows.map((row) => row[column]!.length)));
+  return rows.map((row) => row.map((cell, column) => cell.padStart(widths[column]!)).join('  '));
+}

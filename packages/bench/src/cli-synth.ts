@@ -1,0 +1,127 @@
+/** `cflow-bench synth`. */
+import { CflowError, DTYPE_NAMES, type Dtype } from '@cflow/format';
+import { type Builder, count, mega, print } from './cli-common.js';
+import { GEOMETRIES } from './geometry.js';
+import { type SynthResult, synthesize } from './synth.js';
+import { MODEL_FORMATS, type ModelFormat, type SynthModelResult, synthesizeModel } from './synth-model.js';
+import { STORAGES, type StorageName } from './weights.js';
+
+const FORMATS = ['checkpoint', ...MODEL_FORMATS] as const;
+const STORAGE_NAMES = Object.keys(STORAGES) as StorageName[];
+const DTYPES = [...new Set<StorageName | Dtype>([...STORAGE_NAMES, ...DTYPE_NAMES])];
+
+export function synthOptions(y: Builder) {
+  return y
+    .positional('target', { type: 'string', demandOption: true, describe: 'directory or file to write' })
+    .option('format', {
+      choices: FORMATS,
+      default: 'checkpoint' as (typeof FORMATS)[number],
+      describe: 'a checkpoint directory to convert, or a model as it is, also for llama.cpp',
+    })
+    .option('geometry', {
+      type: 'string',
+      default: 'llama-tiny',
+      choices: GEOMETRIES,
+      describe: 'whose shapes',
+    })
+    .option('bytes', { type: 'number', describe: 'about so many bytes of weights, by the number of layers' })
+    .option('layers', { type: 'number', describe: 'so many layers (models only)' })
+    .option('shards', { type: 'number', describe: 'files of a checkpoint [default: 1]' })
+    .option('dtype', {
+      choices: DTYPES,
+      describe: 'of the weights [default: bf16 for a checkpoint, q4_0 for a model]',
+    })
+    .option('seed', { type: 'number', default: 1, describe: 'same seed, same bytes' })
+    .option('overwrite', { type: 'boolean', default: false, describe: 'replace an existing file' })
+    .conflicts('bytes', 'layers');
+}
+
+type SynthArgs = Awaited<ReturnType<ReturnType<typeof synthOptions>['parse']>> & { json?: unknown };
+
+export async function runSynth(args: SynthArgs): Promise<void> {
+  if (args.format === 'checkpoint') print(args, await checkpoint(args), describeCheckpoint);
+  else print(args, await model(args, args.format), describeModel);
+}
+
+function checkpoint(args: SynthArgs): Promise<SynthResult> {
+  refuse('layers', args.layers !== undefined, 'use --bytes');
+  refuse('overwrite', args.overwrite, 'choose another directory');
+  return synthesize({
+    directory: args.target,
+    geometry: args.geometry,
+    ...bytesOf(args),
+    shards: count('shards', args.shards ?? 1, 99_999),
+    dtype: dtypeOf(args, STORAGE_NAMES, 'bf16'),
+    seed: args.seed,
+  });
+}
+
+async function model(args: SynthArgs, format: ModelFormat): Promise<SynthModelResult> {
+  refuse('shards', args.shards !== undefined, 'a model is one file');
+  const abort = new AbortController();
+  const onSignal = () => abort.abort();
+  process.on('SIGINT', onSignal);
+  process.on('SIGTERM', onSignal);
+  const progress = progressLine(args.json === true);
+  try {
+    return await synthesizeModel({
+      target: args.target,
+      format,
+      geometry: args.geometry,
+      ...bytesOf(args),
+      ...(args.layers === undefined ? {} : { layers: count('layers', args.layers, 65_535) }),
+      dtype: dtypeOf(args, DTYPE_NAMES, 'q4_0'),
+      seed: args.seed,
+      overwrite: args.overwrite,
+      signal: abort.signal,
+      onProgress: progress.update,
+    });
+  } finally {
+    progress.stop();
+    process.off('SIGINT', onSignal);
+    process.off('SIGTERM', onSignal);
+  }
+}
+
+function bytesOf({ bytes }: SynthArgs): { bytes?: number } {
+  return bytes === undefined ? {} : { bytes: count('bytes', bytes, Number.MAX_SAFE_INTEGER) };
+}
+
+function dtypeOf<T extends string>({ dtype, format }: SynthArgs, names: readonly T[], usual: T): T {
+  const found = dtype === undefined ? usual : names.find((name) => name === dtype);
+  if (found) return found;
+  throw new CflowError('USAGE', `--dtype ${dtype} is none of --format ${format}`, {
+    field: 'dtype',
+    value: dtype,
+    remedy: `one of ${names.join(', ')}`,
+  });
+}
+
+function refuse(field: string, given: boolean, remedy: string): void {
+  if (given) throw new CflowError('USAGE', `--${field} does not apply to this --format`, { field, remedy });
+}
+
+/** Percent and rate on a terminal; nothing where output is collected. */
+function progressLine(quiet: boolean) {
+  if (quiet || !process.stderr.isTTY) return { update: () => undefined, stop: () => undefined };
+  const started = performance.now();
+  let last = -1;
+  return {
+    update: (done: number, total: number) => {
+      const percent = Math.floor((100 * done) / total);
+      if (percent === last) return;
+      last = percent;
+      const rate = mega((1000 * done) / (performance.now() - started));
+      process.stderr.write(`\r${percent} % of ${mega(total)} MB, ${rate} MB/s   `);
+    },
+    stop: () => process.stderr.write('\r\x1b[K'),
+  };
+}
+
+function describeCheckpoint({ directory, parameters, layers, shards, bytes, seconds }: SynthResult): string {
+  return `${directory}: ${parameters.toLocaleString('en')} parameters in ${layers} layers, ${mega(bytes)} MB in ${shards} files, ${mega(bytes / seconds)} MB/s`;
+}
+
+function describeModel({ target, dtype, parameters, layers, bytes, seconds }: SynthModelResult): string {
+  return `${target}: ${parameters.toLocaleString('en')} parameters in ${layers} layers as ${dtype}, ${mega(bytes)} MB, ${mega(bytes / seconds)} MB/s`;
+}
