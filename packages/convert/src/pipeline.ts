@@ -7,18 +7,22 @@ import {
   partTensors,
   type Region,
   type Stripe,
+  stripeBytes,
   stripeId,
   type TensorSpec,
 } from '@cflow/format';
 import { orInterrupted, throwIfInterrupted } from './interrupt.js';
 import { WorkerPool } from './pool.js';
-import type { DelayedMoESource } from './sources/delayed-moe.js';
+import { type DelayedMoESource, type StripeStep, stripeSteps } from './sources/delayed-moe.js';
+import type { StripeTask } from './worker.js';
 
 export interface PipelineOptions {
   readonly dtype: Dtype;
   readonly scaleSearch: boolean;
   readonly zeroNonfinite: boolean;
   readonly threads: number;
+  /** false: quantize in TypeScript even where there is an addon. Default true; the bytes are the same. */
+  readonly native?: boolean;
   readonly signal?: AbortSignal;
   readonly onProgress?: (done: number, total: number) => void;
 }
@@ -49,6 +53,7 @@ export async function runPipeline(
           (async function* () {
             while (!next.done && next.value.region === region) {
               yield next.value.bytes;
+              next.value.release();
               next = await pieces.next();
             }
           })(),
@@ -77,9 +82,25 @@ async function hashFiles(pool: WorkerPool, paths: readonly string[]): Promise<st
 interface Ready {
   readonly region: Region;
   readonly bytes: Uint8Array;
+  /** To be called once the bytes have been written. */
+  release(): void;
 }
 
-/** Quantized pieces in layout order; reads ahead until IN_FLIGHT_PER_THREAD stripes per thread are under way. */
+/** Buffers that go round between the threads and the writer: fresh pages cost about as much as what is done with them. */
+class Buffers {
+  readonly #free: ArrayBuffer[] = [];
+
+  take(bytes: number): ArrayBuffer {
+    const buffer = this.#free.pop();
+    return buffer && buffer.byteLength >= bytes ? buffer : new ArrayBuffer(bytes);
+  }
+
+  give(buffer: ArrayBuffer): void {
+    this.#free.push(buffer);
+  }
+}
+
+/** Quantized pieces in layout order; goes ahead until IN_FLIGHT_PER_THREAD stripes per thread are under way. */
 async function* orderedPieces(
   source: DelayedMoESource,
   writer: ModelWriter,
@@ -88,12 +109,12 @@ async function* orderedPieces(
 ): AsyncGenerator<Ready> {
   const limit = options.threads * IN_FLIGHT_PER_THREAD;
   const queue: Promise<Ready>[] = [];
-  for await (const { region, part, stripe, rows } of source.stripes(writer.layout)) {
+  const buffers = new Buffers();
+  for (const step of stripeSteps(writer.layout)) {
     throwIfInterrupted(options.signal);
-    const work = stripe
-      ? quantize(pool, stripe, rows, options)
-      : Promise.resolve(plainBytes(partTensors(part)[0]!, rows, options));
-    const ready = work.then((bytes) => ({ region, bytes }));
+    // Only sources that compute their rows are waited for here; one read at a time, so that memory stays bounded.
+    const weights = source.inFile(step) ?? (await source.read(step));
+    const ready = readyPiece(step, weights, pool, buffers, options);
     // A later stripe may fail while an earlier one is awaited; the await below still sees the error.
     ready.catch(() => undefined);
     queue.push(ready);
@@ -102,24 +123,34 @@ async function* orderedPieces(
   for (const ready of queue) yield await ready;
 }
 
+async function readyPiece(
+  { region, part, stripe }: StripeStep,
+  weights: StripeTask['weights'],
+  pool: WorkerPool,
+  buffers: Buffers,
+  options: PipelineOptions,
+): Promise<Ready> {
+  if (stripe) {
+    const bytes = await quantize(pool, stripe, weights, buffers, options);
+    return { region, bytes, release: () => buffers.give(bytes.buffer as ArrayBuffer) };
+  }
+  const bytes = plainBytes(partTensors(part)[0]!, weights as Float32Array, options);
+  return { region, bytes, release: () => undefined };
+}
+
 async function quantize(
   pool: WorkerPool,
   stripe: Stripe,
-  values: Float32Array,
-  { dtype, scaleSearch, zeroNonfinite }: PipelineOptions,
+  weights: StripeTask['weights'],
+  buffers: Buffers,
+  { dtype, scaleSearch, zeroNonfinite, native = true }: PipelineOptions,
 ): Promise<Uint8Array> {
-  const { tensor } = stripe;
+  const { tensor, rows } = stripe;
   const cols = tensor.shape[1]!;
-  const run = pool.run({
-    kind: 'stripe',
-    dtype,
-    values,
-    rows: stripe.rows,
-    cols,
-    id: stripeId(stripe),
-    scaleSearch,
-    zeroNonfinite,
-  });
+  const id = stripeId(stripe);
+  const out = buffers.take(stripeBytes(dtype, rows, cols));
+  const task = { dtype, weights, rows, cols, id, scaleSearch, zeroNonfinite, native, out };
+  const run = pool.run({ kind: 'stripe', ...task });
   // What the dtype cannot hold is found in the worker, which knows no names.
   const result = await run.catch((cause: CflowError) => {
     throw new CflowError(cause.code, cause.message, { field: tensor.name, cause });

@@ -34,10 +34,9 @@ export class WorkerPool {
     const job = this.#nextJob++;
     const entry = this.#workers.reduce((least, other) => (other.jobs.size < least.jobs.size ? other : least));
     entry.jobs.add(job);
-    const transfer = task.kind === 'stripe' ? [task.values.buffer as ArrayBuffer] : [];
     return new Promise((resolve, reject) => {
       this.#waiting.set(job, { resolve, reject });
-      entry.worker.postMessage({ job, task }, transfer);
+      entry.worker.postMessage({ job, task }, ownedBuffers(task));
     });
   }
 
@@ -61,6 +60,13 @@ export class WorkerPool {
     }
     jobs.clear();
   }
+}
+
+/** What the thread gets instead of a copy. */
+function ownedBuffers(task: Task): ArrayBuffer[] {
+  if (task.kind === 'hash') return [];
+  const { out, weights } = task;
+  return weights instanceof Float32Array ? [out, weights.buffer as ArrayBuffer] : [out];
 }
 
 /** Errors cross threads as plain data; the code makes them typed again. */

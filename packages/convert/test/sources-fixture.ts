@@ -10,6 +10,8 @@ export interface TestTensor {
   values?: number[];
   /** Bytes per element of a dtype other than F32. */
   size?: number;
+  /** The bytes themselves, whatever the dtype. */
+  raw?: Uint8Array;
 }
 
 /** A safetensors file in memory, written from the description of the format. */
@@ -17,9 +19,10 @@ export function safetensors(tensors: Record<string, TestTensor>): Uint8Array {
   let end = 0;
   const header: Record<string, unknown> = {};
   const chunks: Uint8Array[] = [];
-  for (const [name, { dtype = 'F32', shape, values, size = 4 }] of Object.entries(tensors)) {
+  for (const [name, { dtype = 'F32', shape, values, size = 4, raw }] of Object.entries(tensors)) {
     const count = shape.reduce((a, b) => a * b, 1);
-    const bytes = values ? new Uint8Array(Float32Array.from(values).buffer) : new Uint8Array(count * size);
+    const filled = values && new Uint8Array(Float32Array.from(values).buffer);
+    const bytes = raw ?? filled ?? new Uint8Array(count * size);
     header[name] = { dtype, shape, data_offsets: [end, end + bytes.length] };
     end += bytes.length;
     chunks.push(bytes);

@@ -2,6 +2,7 @@ export * from './engine.js';
 export * from './model.js';
 export * from './native/addon.js';
 export * from './native/engine.js';
+export * from './native/quantize.js';
 export * from './perplexity.js';
 export * from './random.js';
 export * from './reference/engine.js';

@@ -6,7 +6,7 @@ import { errno, openUnlessMissing } from '@cflow/format/node';
 import { cflow, type Family, readModelConfig } from '../families/index.js';
 import { parseJsonObject } from '../json.js';
 import { listTensorMismatches, tensorNameMap, throwMismatches } from './mismatch.js';
-import { tensorRowsF32 } from './safetensors.js';
+import { type RowRange, tensorRowRange, tensorRowsF32 } from './safetensors.js';
 import type { SafetensorsDtype } from './safetensors-dtype.js';
 import {
   INDEX_FILE,
@@ -28,6 +28,12 @@ export interface SourceFile {
   readonly bytes: number;
 }
 
+/** Rows as they lie in an open file, for a thread that reads them itself. */
+export interface FileRows extends RowRange {
+  readonly file: string;
+  readonly fd: number;
+}
+
 export interface CheckpointSource {
   /** The directory's name, never its path. */
   readonly name: string;
@@ -41,6 +47,8 @@ export interface CheckpointSource {
   tensor(canonicalName: string): { readonly dtype: SafetensorsDtype; readonly shape: readonly number[] };
   /** Slices along the first dimension (elements of a vector) as f32, row-major, in one contiguous read. */
   rowsF32(canonicalName: string, rowStart: number, rows: number): Promise<Float32Array>;
+  /** Where the same rows lie, if they lie in a file as they are. */
+  rowsInFile(canonicalName: string, rowStart: number, rows: number): FileRows | undefined;
   close(): Promise<void>;
 }
 
@@ -116,6 +124,11 @@ function checkpointSource({ name, path, config, tokenizer, texts, weights, names
     rowsF32: async (canonical, rowStart, rows) => {
       const { source, entry } = find(canonical);
       return tensorRowsF32(source, entry, rowStart, rows);
+    },
+    rowsInFile: (canonical, rowStart, rows) => {
+      const { source, entry } = find(canonical);
+      const { name: file, fd } = source;
+      return fd === undefined ? undefined : { file, fd, ...tensorRowRange(source, entry, rowStart, rows) };
     },
     close: async () => weights?.close(),
   };

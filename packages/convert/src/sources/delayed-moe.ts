@@ -3,7 +3,7 @@
  * which a delayed model asks for them. Each stripe is one contiguous read, so memory stays at a few stripes.
  */
 import { type Layout, partStripes, type Region, type StreamPart, type Stripe } from '@cflow/format';
-import type { CheckpointSource } from './checkpoint.js';
+import type { CheckpointSource, FileRows } from './checkpoint.js';
 
 /** One step of the file: an output stripe of a matrix, or a whole plain tensor. */
 export interface StripeStep {
@@ -28,10 +28,13 @@ export function* stripeSteps(layout: Layout): Generator<StripeStep> {
   }
 }
 
-export class DelayedMoESource {
-  readonly checkpoint: Pick<CheckpointSource, 'rowsF32'>;
+/** Rows as values; where they also lie in a file as they are, readers may fetch them there. */
+export type RowSource = Pick<CheckpointSource, 'rowsF32'> & Partial<Pick<CheckpointSource, 'rowsInFile'>>;
 
-  constructor(checkpoint: Pick<CheckpointSource, 'rowsF32'>) {
+export class DelayedMoESource {
+  readonly checkpoint: RowSource;
+
+  constructor(checkpoint: RowSource) {
     this.checkpoint = checkpoint;
   }
 
@@ -48,5 +51,10 @@ export class DelayedMoESource {
     if (stripe) return this.checkpoint.rowsF32(stripe.tensor.name, stripe.rowOffset, stripe.rows);
     const { tensor } = part as StreamPart & { kind: 'plain' };
     return this.checkpoint.rowsF32(tensor.name, 0, tensor.shape[0]!);
+  }
+
+  /** Where the weights of one stripe lie, for threads that read them; undefined where only `read` has them. */
+  inFile({ stripe }: StripeStep): FileRows | undefined {
+    return stripe && this.checkpoint.rowsInFile?.(stripe.tensor.name, stripe.rowOffset, stripe.rows);
   }
 }

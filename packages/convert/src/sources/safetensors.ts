@@ -175,9 +175,46 @@ function checkCoverage(sorted: readonly SafetensorsEntry[], dataStart: number, s
   }
 }
 
+/** Where the bytes of some rows lie. */
+export interface RowRange {
+  readonly dtype: SafetensorsDtype;
+  /** First byte, from the start of the file. */
+  readonly offset: number;
+  readonly bytes: number;
+}
+
 /**
- * Slices [rowStart, rowStart + rows) along the first dimension, as f32: for [out, in] these are rows of `in` values,
- * for a vector [n] single elements. One contiguous read. F32, F16 and BF16 are exact to the bit, F64 is rounded.
+ * The bytes of slices [rowStart, rowStart + rows) along the first dimension: for [out, in] these are rows of `in` values,
+ * for a vector [n] single elements.
+ * @throws CflowError UNSUPPORTED for a dtype that weights cannot have
+ */
+export function tensorRowRange(
+  { name }: Pick<ByteSource, 'name'>,
+  entry: SafetensorsEntry,
+  rowStart: number,
+  rows: number,
+): RowRange {
+  const at = { file: name, field: entry.name };
+  const [count = 1, ...rest] = entry.shape;
+  if (rowStart < 0 || rows < 0 || rowStart + rows > count) {
+    throw new CflowError('INTERNAL', `rows ${rowStart}..${rowStart + rows} of ${count}`, at);
+  }
+  const perRow = rest.reduce((product, n) => product * n, 1);
+  if (!DECODERS[entry.dtype]) {
+    throw new CflowError('UNSUPPORTED', `${count * perRow} values of dtype ${entry.dtype}`, {
+      ...at,
+      value: entry.dtype,
+      limit: Object.keys(DECODERS),
+      remedy: `convert a checkpoint of ${Object.keys(DECODERS).join(', ')}`,
+    });
+  }
+  const rowBytes = (perRow * SAFETENSORS_BITS[entry.dtype]) / 8;
+  return { dtype: entry.dtype, offset: entry.offset + rowStart * rowBytes, bytes: rows * rowBytes };
+}
+
+/**
+ * Slices [rowStart, rowStart + rows) along the first dimension, as f32. One contiguous read. F32, F16 and BF16 are exact
+ * to the bit, F64 is rounded.
  * @returns rows × (elements of one slice) values, row-major
  * @throws CflowError UNSUPPORTED for any other dtype
  */
@@ -187,21 +224,6 @@ export async function tensorRowsF32(
   rowStart: number,
   rows: number,
 ): Promise<Float32Array> {
-  const at = { file: source.name, field: entry.name };
-  const [count = 1, ...rest] = entry.shape;
-  if (rowStart < 0 || rows < 0 || rowStart + rows > count) {
-    throw new CflowError('INTERNAL', `rows ${rowStart}..${rowStart + rows} of ${count}`, at);
-  }
-  const decode = DECODERS[entry.dtype];
-  const perRow = rest.reduce((product, n) => product * n, 1);
-  if (!decode) {
-    throw new CflowError('UNSUPPORTED', `${count * perRow} values of dtype ${entry.dtype}`, {
-      ...at,
-      value: entry.dtype,
-      limit: Object.keys(DECODERS),
-      remedy: `convert a checkpoint of ${Object.keys(DECODERS).join(', ')}`,
-    });
-  }
-  const rowBytes = (perRow * SAFETENSORS_BITS[entry.dtype]) / 8;
-  return decode(await readFully(source, entry.offset + rowStart * rowBytes, rows * rowBytes, entry.name));
+  const { dtype, offset, bytes } = tensorRowRange(source, entry, rowStart, rows);
+  return DECODERS[dtype]!(await readFully(source, offset, bytes, entry.name));
 }
