@@ -1,0 +1,347 @@
+/** The native engine when something goes wrong: bad input, shrinking files, aborts, closing, threads that end. */
+import { mkdtemp, rm, truncate, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Worker } from 'node:worker_threads';
+import { buildPlan, type ModelConfig, modelTensors, openModel, parseModelConfig } from '@cflow/format';
+import { openFileSource } from '@cflow/format/node';
+import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
+import { makeTensors } from '../../format/test/support.js';
+import { Model, type OpenModelOptions } from '../src/model.js';
+import { type Addon, loadAddon, type NativeEngineOptions } from '../src/native/addon.js';
+import { lowerPlan } from '../src/native/lower.js';
+import type { NativeProgram } from '../src/native/program.js';
+import { goldenPath, loadSafetensors, type Tensors } from './helpers.js';
+import { countingSource, goldenFile, modelBytes } from './model-file.js';
+
+const addon = loadAddon() as Addon;
+const OPTIONS: NativeEngineOptions = {
+  weights: 'mapped',
+  arithmetic: 'f32',
+  cache: 'f32',
+  threads: 2,
+  maxBatch: 8,
+  isa: '',
+  profile: false,
+};
+
+let directory: string;
+let small: string;
+let slow: string;
+
+beforeAll(async () => {
+  directory = await mkdtemp(join(tmpdir(), 'cflow-faults-'));
+  small = await write('small.cflow', (await goldenFile('arch2_4')).bytes);
+  slow = await write('slow.cflow', await modelBytes(SLOW, damped(SLOW)));
+});
+afterAll(() => rm(directory, { recursive: true }));
+
+const opened: Model[] = [];
+async function open(path: string, options: OpenModelOptions = {}): Promise<Model> {
+  const model = await Model.open(path, { engine: 'native', threads: 2, ...options });
+  opened.push(model);
+  return model;
+}
+afterEach(async () => {
+  for (const model of opened.splice(0)) await model.close();
+});
+
+async function write(name: string, bytes: Uint8Array): Promise<string> {
+  const path = join(directory, name);
+  await writeFile(path, bytes);
+  return path;
+}
+
+/** With the scalar kernels, a long prompt takes seconds. */
+const SLOW = parseModelConfig({
+  name: 'slow',
+  family: 'cflow',
+  hiddenDim: 256,
+  vocabSize: 300,
+  contextLength: 4096,
+  normEps: 1e-6,
+  combineStyle: 'sequential',
+  layers: Array.from({ length: 4 }, () => ({
+    attention: { heads: 8, kvHeads: 8, headDim: 32, scale: 0.2 },
+    ffn: { dim: 512, activation: 'gelu' },
+  })),
+});
+const SLOWLY = { isa: 'scalar', maxBatch: 8 } as const;
+const LONG = Array.from({ length: 3000 }, (_, i) => i % 300);
+
+function damped(config: ModelConfig): Tensors {
+  const values = makeTensors(config);
+  return new Map(
+    modelTensors(config).map(({ name, shape }) => [
+      name,
+      { shape: [...shape], values: values.get(name)!.map((x) => x / 16) },
+    ]),
+  );
+}
+
+const sleep = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
+
+describe('bad input', () => {
+  it.each([[[-1]], [[97]], [[1.5]], [[]]])('ids %j are refused, and the session lives on', async (ids) => {
+    const session = (await open(small)).createSession();
+    await expect(session.prefill(ids)).rejects.toMatchObject({ code: 'USAGE' });
+    await session.prefill([1]);
+    expect(session.position).toBe(1);
+  });
+
+  it('a context that is full', async () => {
+    const { bytes } = await goldenFile('arch5', {}, { contextLength: 8 });
+    const session = (await open(await write('short.cflow', bytes))).createSession();
+    await expect(session.prefill(Array(9).fill(1))).rejects.toMatchObject({ code: 'LIMIT_EXCEEDED' });
+    await session.prefill(Array(8).fill(1));
+    await expect(session.decode(1)).rejects.toMatchObject({ code: 'LIMIT_EXCEEDED' });
+  });
+
+  it.each(['norm.weight', 'layers.1.router.weight'])('NaN in %s ends in a typed error', async (name) => {
+    const tensors = loadSafetensors(goldenPath('arch2_4', 'model.safetensors'));
+    tensors.get(name)!.values.fill(Number.NaN);
+    const { config } = await goldenFile('arch2_4');
+    const session = (await open(await write('nan.cflow', await modelBytes(config, tensors)))).createSession();
+    const next = session.generate({ ids: [1] }).next();
+    await expect(next).rejects.toMatchObject({ code: 'NONFINITE_WEIGHT' });
+  });
+
+  it('an unknown CFLOW_ISA names those there are; a known one runs', async () => {
+    vi.stubEnv('CFLOW_ISA', 'quantum');
+    await expect(open(small)).rejects.toMatchObject({
+      code: 'USAGE',
+      message: expect.stringMatching(/quantum.*scalar/),
+      details: { field: 'CFLOW_ISA' },
+    });
+    vi.stubEnv('CFLOW_ISA', 'scalar');
+    const session = (await open(small)).createSession();
+    expect(session.stats().native?.isa).toBe('scalar');
+    vi.unstubAllEnvs();
+  });
+
+  it.each([[{ threads: 0 }], [{ threads: 1025 }], [{ threads: 1.5 }], [{ maxBatch: 0 }]])(
+    '%j is refused',
+    async (options) => {
+      await expect(open(small, options)).rejects.toMatchObject({ code: 'USAGE' });
+    },
+  );
+
+  it('a model that is no file needs the reference engine, which serves by default', async () => {
+    const { bytes } = await goldenFile('arch5');
+    const native = Model.open(countingSource(bytes), { engine: 'native' });
+    await expect(native).rejects.toMatchObject({
+      code: 'UNSUPPORTED',
+      message: expect.stringMatching(/reference/),
+    });
+    const model = await Model.open(countingSource(bytes));
+    expect([model.engineName, model.fallback]).toEqual(['reference', 'the model is not a file']);
+    const file = await Model.open(small);
+    expect([file.engineName, file.fallback]).toEqual(['native', undefined]);
+    await file.close();
+  });
+});
+
+describe('programs that contradict themselves', () => {
+  const step = (program: NativeProgram, op: string) =>
+    program.steps.find((candidate) => candidate.op === op)!;
+
+  it.each<[string, (program: NativeProgram) => object]>([
+    ['a buffer that is not there', (p) => ({ steps: withStep(p, 1, { ...p.steps[1]!, out: 999 }) })],
+    ['a step that is not there', (p) => ({ stages: [...p.stages, { parallel: [9999], serial: [] }] })],
+    ['a step twice', (p) => ({ stages: [...p.stages, { parallel: [0], serial: [] }] })],
+    ['a step in no stage', (p) => ({ stages: p.stages.slice(0, -1) })],
+    ['an unknown step', (p) => ({ steps: withStep(p, 0, { op: 'dance' }) })],
+    ['no steps', () => ({ steps: undefined })],
+    ['a negative offset', (p) => ({ steps: withStep(p, 0, { ...badEmbed(p, -5) }) })],
+    ['an offset beyond the file', (p) => ({ steps: withStep(p, 0, { ...badEmbed(p, 2 ** 40) }) })],
+    ['a fraction of a layer', (p) => ({ buffers: p.buffers.map((length) => length + 0.5) })],
+    ['a head beyond the stages', (p) => ({ headStage: p.stages.length })],
+    ['an unknown dtype', () => ({ dtype: 4 })],
+    ['a buffer that is too short', (p) => ({ buffers: p.buffers.map((n, i) => (i === p.logits ? n : 1)) })],
+    ['logits that are none', () => ({ logits: 0 })],
+  ])('%s', async (_name, change) => {
+    const { fd, size, program, close } = await lowered();
+    const bad = { ...program, ...change(program) } as NativeProgram;
+    const open = async () => addon.openEngine(fd, size, bad, OPTIONS);
+    try {
+      await expect(open()).rejects.toMatchObject({ code: 'INTERNAL' });
+    } finally {
+      await close();
+    }
+  });
+
+  function withStep(program: NativeProgram, index: number, step: object): object[] {
+    return program.steps.map((own, i) => (i === index ? step : own));
+  }
+
+  function badEmbed(program: NativeProgram, offset: number): object {
+    const embed = step(program, 'embed') as NativeProgram['steps'][number] & { op: 'embed' };
+    return { ...embed, matrix: { ...embed.matrix, stripes: embed.matrix.stripes.map(() => offset) } };
+  }
+});
+
+async function lowered() {
+  const source = await openFileSource(small);
+  const file = await openModel(source);
+  const options = { arithmetic: 'f32', delayAware: true } as const;
+  const program = lowerPlan(buildPlan(file.config, { transfers: 'none' }), file, options);
+  return { fd: source.fd!, size: source.size, program, close: () => source.close() };
+}
+
+describe('the handles', () => {
+  it('refuse nonsense and use after close', async () => {
+    const { fd, size, program, close } = await lowered();
+    const engine = await addon.openEngine(fd, size, program, OPTIONS);
+    await close();
+    const session = engine.createSession();
+    const logits = new Float32Array(program.vocabSize);
+    expect(() => session.run(Int32Array.of(-1), logits, false)).toThrowError(/token id -1/);
+    expect(() => session.run(Int32Array.of(1), logits.subarray(1), false)).toThrowError(/too short/);
+    const first = session.run(Int32Array.of(1), logits, false);
+    expect(() => session.run(Int32Array.of(1), logits, false)).toThrowError(/busy/);
+    await first;
+    expect(session.cacheBytes()).toBeGreaterThan(0);
+    const idle = engine.createSession();
+    await idle.close();
+    await idle.close();
+    expect(() => idle.run(Int32Array.of(1), logits, false)).toThrowError(/closed/);
+    await engine.close();
+    await engine.close();
+    expect(() => session.run(Int32Array.of(1), logits, false)).toThrowError(
+      expect.objectContaining({ code: 'USAGE' }),
+    );
+    expect(() => engine.createSession()).toThrowError(expect.objectContaining({ code: 'USAGE' }));
+    expect(() => engine.stats()).toThrowError(expect.objectContaining({ code: 'USAGE' }));
+  });
+
+  it('an array that was detached while the job ran', async () => {
+    const source = await openFileSource(slow);
+    const file = await openModel(source);
+    const plan = buildPlan(file.config, { transfers: 'none' });
+    const program = lowerPlan(plan, file, { arithmetic: 'f32', delayAware: true });
+    const engine = await addon.openEngine(source.fd!, source.size, program, OPTIONS);
+    const logits = new Float32Array(program.vocabSize);
+    const run = engine.createSession().run(Int32Array.from(LONG.slice(0, 50)), logits, false);
+    structuredClone(logits, { transfer: [logits.buffer] });
+    await expect(run).rejects.toMatchObject({ code: 'USAGE' });
+    await engine.close();
+    await source.close();
+  });
+});
+
+describe('misuse', () => {
+  it('two generations at once on one session', async () => {
+    const session = (await open(small)).createSession();
+    const first = session.generate({ ids: [1], maxTokens: 3 });
+    await first.next();
+    await expect(session.generate({ ids: [1] }).next()).rejects.toMatchObject({ code: 'USAGE' });
+    await first.return();
+    await session.decode(1);
+  });
+
+  it('use after close', async () => {
+    const model = await open(small);
+    const session = model.createSession();
+    await session.prefill([1]);
+    await model.close();
+    await model.close();
+    await expect(session.decode(1)).rejects.toMatchObject({ code: 'USAGE' });
+    expect(() => model.createSession()).toThrowError(/closed/);
+  });
+});
+
+describe('a file that shrinks', () => {
+  it('fails the call, not the process', async () => {
+    const path = await write('shrinking.cflow', (await goldenFile('arch2_4')).bytes);
+    const model = await open(path);
+    await truncate(path, 4096);
+    const session = model.createSession();
+    await expect(session.prefill([1, 2, 3])).rejects.toMatchObject({ code: 'NOT_READABLE' });
+    // The next model is not affected.
+    await (await open(small)).createSession().prefill([1]);
+  });
+
+  it('does not matter to resident weights', async () => {
+    const path = await write('resident.cflow', (await goldenFile('arch2_4')).bytes);
+    const model = await open(path, { weights: 'resident' });
+    await truncate(path, 4096);
+    await model.createSession().prefill([1, 2, 3]);
+  });
+});
+
+describe('interruption', () => {
+  it('an abort in the middle of a prefill', async () => {
+    const model = await open(slow, SLOWLY);
+    const session = model.createSession();
+    const abort = new AbortController();
+    const run = session.prefill(LONG, { signal: abort.signal });
+    setTimeout(() => abort.abort(), 30);
+    await expect(run).rejects.toMatchObject({ code: 'INTERRUPTED', exitCode: 130 });
+    // Half a prompt is in the caches: this session is over, others are not.
+    await expect(session.prefill([1])).rejects.toMatchObject({ code: 'USAGE' });
+    await model.createSession().prefill([1]);
+  });
+
+  it('closing the model ends what runs, and what waits', async () => {
+    const model = await open(slow, SLOWLY);
+    const runs = [model.createSession(), model.createSession()].map((session) => session.prefill(LONG));
+    const settled = Promise.allSettled(runs);
+    await sleep(20);
+    await model.close();
+    for (const result of await settled) {
+      expect(result).toMatchObject({ status: 'rejected', reason: { code: 'INTERRUPTED' } });
+    }
+  });
+
+  it('timers fire while the engine computes', async () => {
+    const session = (await open(slow, SLOWLY)).createSession();
+    let turns = 0;
+    const timer = setInterval(() => turns++, 5);
+    await session.prefill(LONG.slice(0, 400));
+    clearInterval(timer);
+    expect(turns).toBeGreaterThan(3);
+  });
+
+  it('opening, generating, aborting and closing, again and again', async () => {
+    for (let i = 0; i < 50; i++) {
+      const model = await Model.open(small, { engine: 'native', threads: 2 });
+      const session = model.createSession();
+      const abort = new AbortController();
+      const generation = session.generate({ ids: [1, 2], maxTokens: 20, signal: abort.signal });
+      await generation.next();
+      if (i % 2) abort.abort();
+      await generation.next().catch(() => undefined);
+      await model.close();
+    }
+  });
+});
+
+describe('worker threads', () => {
+  const start = (path: string, ids: number[], options: OpenModelOptions = {}) =>
+    new Worker(new URL('native-worker.mjs', import.meta.url), { workerData: { path, ids, options } });
+
+  const messages = (worker: Worker, count: number) =>
+    new Promise<unknown[]>((resolve, reject) => {
+      const all: unknown[] = [];
+      worker.on('message', (message) => all.push(message) === count && resolve(all));
+      worker.on('error', reject);
+    });
+
+  it('several at once give what the main thread gives', async () => {
+    const session = (await open(small)).createSession();
+    await session.prefill([3, 1, 4]);
+    const workers = [1, 2, 3].map(() => start(small, [3, 1, 4], { threads: 2 }));
+    for (const [, logits] of await Promise.all(workers.map((worker) => messages(worker, 2)))) {
+      expect(logits).toEqual(session.logits());
+    }
+    await Promise.all(workers.map((worker) => worker.terminate()));
+  });
+
+  it('a worker that is ended while its engine computes', async () => {
+    const worker = start(slow, LONG, SLOWLY);
+    await messages(worker, 1);
+    await sleep(30);
+    expect(await worker.terminate()).toBe(1);
+    await (await open(small)).createSession().prefill([1]);
+  });
+});
