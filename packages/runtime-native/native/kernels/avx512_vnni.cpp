@@ -6,20 +6,22 @@
 namespace cflow {
 namespace {
 
-struct Avx512Vnni : Avx512 {
-  static constexpr int kQ8Bias = 128;
+#include "q8_avx512_vnni.h"
 
-  static CFLOW_KERNEL I dot_q4(B low, B high, B x_low, B x_high, I start) {
-    return _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(start, low, x_low), high, x_high);
-  }
-  static CFLOW_KERNEL I dot_q8(B w, B x, I start) {
-    return _mm512_dpbusd_epi32(start, _mm512_xor_si512(w, _mm512_set1_epi8(-128)), x);
-  }
-};
+constexpr Kernels table() {
+  Kernels k = kernels_of<Avx512>("avx512_vnni");
+  k.q8_row_bytes = vnni_q8_row_bytes;
+  k.quantize_row = vnni_quantize_row;
+  k.matvec[1][0] = matvec_q4_0_q8;
+  k.matvec[1][1] = matvec_q8_0_q8;
+  k.matmul[1][0] = vnni_matmul_q8<Dtype::q4_0>;
+  k.matmul[1][1] = vnni_matmul_q8<Dtype::q8_0>;
+  return k;
+}
 
 }  // namespace
 
 extern const Kernels kKernelsAvx512Vnni;
-constinit const Kernels kKernelsAvx512Vnni = kernels_of<Avx512Vnni>("avx512_vnni");
+constinit const Kernels kKernelsAvx512Vnni = table();
 
 }  // namespace cflow

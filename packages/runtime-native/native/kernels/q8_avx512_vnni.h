@@ -15,7 +15,7 @@ struct alignas(64) Q8Tile {
   int32_t offsets[kTileCols / kGroup];
 };
 
-static size_t q8_row_bytes(int cols) { return static_cast<size_t>(ceil_div(cols, kTileCols)) * sizeof(Q8Tile); }
+static size_t vnni_q8_row_bytes(int cols) { return static_cast<size_t>(ceil_div(cols, kTileCols)) * sizeof(Q8Tile); }
 
 template <Dtype D>
 struct Weights8;
@@ -36,7 +36,7 @@ struct Weights8<Dtype::q8_0> {
 };
 
 template <Dtype D>
-static void quantize_group(const float* x, int n, int group, Q8Tile& tile) {
+static void vnni_quantize_group(const float* x, int n, int group, Q8Tile& tile) {
   const __mmask16 low = n >= 16 ? 0xFFFF : static_cast<__mmask16>((1u << n) - 1);
   const __mmask16 high = n >= 32 ? 0xFFFF : n <= 16 ? 0 : static_cast<__mmask16>((1u << (n - 16)) - 1);
   const __m512 a = _mm512_maskz_loadu_ps(low, x);
@@ -46,7 +46,7 @@ static void quantize_group(const float* x, int n, int group, Q8Tile& tile) {
   const __m512 infinity = _mm512_set1_ps(__builtin_inff());
   const bool finite = (_mm512_cmp_ps_mask(_mm512_abs_ps(a), infinity, _CMP_NLT_UQ) |
                        _mm512_cmp_ps_mask(_mm512_abs_ps(b), infinity, _CMP_NLT_UQ)) == 0;
-  const float scale = amax / 127.0f;
+  const float scale = amax / 127.0f < kLeastScale ? 0.0f : amax / 127.0f;
   const __m512 inverse = _mm512_set1_ps(finite && scale > 0 ? 127.0f / amax : 0.0f);
   const __m512i qa = _mm512_cvtps_epi32(_mm512_mul_ps(a, inverse));
   const __m512i qb = _mm512_cvtps_epi32(_mm512_mul_ps(b, inverse));
@@ -63,11 +63,11 @@ static void quantize_row_for(const float* x, int cols, uint8_t* row) {
   for (int g = 0; g < groups; g++) {
     const int left = cols - g * kGroup;
     const int n = left < 0 ? 0 : left < kGroup ? left : kGroup;
-    quantize_group<D>(x + (n ? g * kGroup : 0), n, g % 8, tiles[g / 8]);
+    vnni_quantize_group<D>(x + (n ? g * kGroup : 0), n, g % 8, tiles[g / 8]);
   }
 }
 
-static void quantize_row(Dtype weights, const float* x, int cols, uint8_t* row) {
+static void vnni_quantize_row(Dtype weights, const float* x, int cols, uint8_t* row) {
   if (weights == Dtype::q4_0) return quantize_row_for<Dtype::q4_0>(x, cols, row);
   quantize_row_for<Dtype::q8_0>(x, cols, row);
 }
@@ -257,7 +257,8 @@ static void matmul_block(const uint8_t* stripe, int rows, int cols, const Q8Tile
 }
 
 template <Dtype D>
-static void matmul_q8(const uint8_t* stripe, int rows, int cols, const void* const* x, int tokens, float* const* out) {
+static void vnni_matmul_q8(const uint8_t* stripe, int rows, int cols, const void* const* x, int tokens,
+                           float* const* out) {
   const auto* vectors = reinterpret_cast<const Q8Tile* const*>(x);
   for (int n = 0; n < tokens; n += kBlock) {
     matmul_block<D>(stripe, rows, cols, vectors + n, tokens - n < kBlock ? tokens - n : kBlock, out + n);
@@ -396,13 +397,4 @@ static void matvec_q8_0_q8(const uint8_t* stripe, int rows, int cols, const void
     stripe += tile_bytes(Dtype::q8_0, rows, width);
   }
   write_sums(acc, rows, out);
-}
-
-static void matmul_q4_0_q8(const uint8_t* stripe, int rows, int cols, const void* const* x, int tokens,
-                           float* const* out) {
-  matmul_q8<Dtype::q4_0>(stripe, rows, cols, x, tokens, out);
-}
-static void matmul_q8_0_q8(const uint8_t* stripe, int rows, int cols, const void* const* x, int tokens,
-                           float* const* out) {
-  matmul_q8<Dtype::q8_0>(stripe, rows, cols, x, tokens, out);
 }
