@@ -112,7 +112,7 @@ void quantize_row(Dtype, const float* x, int cols, uint8_t* row) {
     bool finite = true;
     for (int i = 0; i < n; ++i) {
       finite = finite && isfinite(x[c + i]);
-      amax = fmaxf(amax, fabsf(x[c + i]));
+      if (fabsf(x[c + i]) > amax) amax = fabsf(x[c + i]);
     }
     group.scale = finite ? amax / 127.0f : NAN;
     // A subnormal scale has too few bits to divide by: such a group counts as zeros.
@@ -170,8 +170,10 @@ void glu(const float* gate, const float* up, size_t n, float* out) {
 }
 
 void softmax(float* x, size_t n) {
-  double most = -INFINITY;
-  for (size_t i = 0; i < n; ++i) most = fmax(most, static_cast<double>(x[i]));
+  double most = -INFINITY;  // no fmax: g++ 12 for AArch64 crashes on a reduction with it
+  for (size_t i = 0; i < n; ++i) {
+    if (static_cast<double>(x[i]) > most) most = static_cast<double>(x[i]);
+  }
   double sum = 0;
   for (size_t i = 0; i < n; ++i) sum += exp(static_cast<double>(x[i]) - most);
   for (size_t i = 0; i < n; ++i) x[i] = static_cast<float>(exp(static_cast<double>(x[i]) - most) / sum);
