@@ -10,6 +10,7 @@ import {
 } from '@cflow/format';
 import yargs from 'yargs';
 import { type Builder, count, mega, print } from './cli-common.js';
+import { decodeOptions, runDecode } from './cli-decode.js';
 import { runSynth, synthOptions } from './cli-synth.js';
 import { benchConvert, type ConvertReport } from './convert-bench.js';
 
@@ -37,6 +38,7 @@ function parser(argv: string[]) {
       convertOptions,
       runConvert,
     )
+    .command('decode <model>', 'tokens a second of the engine, beside llama.cpp', decodeOptions, runDecode)
     .option('json', { type: 'boolean', default: false, describe: 'the result as one JSON document' })
     .demandCommand(1, 'a command is needed')
     .epilogue(exitCodeHelp())

@@ -7,8 +7,10 @@ import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
-import { fileURLToPath, pathToFileURL } from 'node:url';
-import { CflowError, type Container, type Dtype, ERROR_CODES, ERRORS, type ErrorCode } from '@cflow/format';
+import { pathToFileURL } from 'node:url';
+import { CflowError, type Container, type Dtype } from '@cflow/format';
+import { childScript, codeOf } from './child.js';
+import { median } from './statistics.js';
 
 export interface ConvertBenchOptions {
   readonly source: string;
@@ -91,9 +93,6 @@ async function weightBytes(source: string): Promise<number> {
   return total;
 }
 
-/** Tests run from src/, where the child exists only compiled. */
-const CHILD = new URL('./convert-child.js', import.meta.url.replace(/\/src\/[^/]+$/, '/dist/x.js'));
-
 async function convertOnce(
   { source, dtype, scaleSearch }: ConvertBenchOptions,
   threads: number,
@@ -104,9 +103,13 @@ async function convertOnce(
   const args = [source, output, '--dtype', dtype, '--threads', String(threads), '--json'];
   if (!scaleSearch) args.push('--no-scale-search');
   const started = performance.now();
-  const child = spawn(process.execPath, [fileURLToPath(CHILD), new URL('./cli.js', entry).href, ...args], {
-    stdio: ['ignore', 'ignore', 'pipe', 'pipe'],
-  });
+  const child = spawn(
+    process.execPath,
+    [childScript('convert-child'), new URL('./cli.js', entry).href, ...args],
+    {
+      stdio: ['ignore', 'ignore', 'pipe', 'pipe'],
+    },
+  );
   const messages = text(child.stderr!);
   const rss = text(child.stdio[3] as NodeJS.ReadableStream);
   const exit = await new Promise<number | null>((resolve, reject) => {
@@ -119,11 +122,6 @@ async function convertOnce(
   const sha256 = await sha256Of(output);
   await rm(output);
   return { seconds, rss: Number(await rss), sha256 };
-}
-
-function codeOf(exit: number | null): ErrorCode {
-  const found = ERROR_CODES.find((code) => ERRORS[code].exit === exit);
-  return found ? (found[0] as ErrorCode) : 'INTERNAL';
 }
 
 async function sha256Of(path: string): Promise<string> {
@@ -143,10 +141,4 @@ function rowOf(threads: number, runs: readonly Run[], inputBytes: number): Conve
     megabytesPerSecond: inputBytes / 1e6 / medianSeconds,
     maxRssBytes: Math.max(...runs.map(({ rss }) => rss)),
   };
-}
-
-/** Of ascending values; the mean of the middle two where there are two. */
-export function median(sorted: readonly number[]): number {
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
 }

@@ -4,8 +4,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { openCheckpoint } from '@cflow/convert';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { benchConvert, median } from '../src/convert-bench.js';
+import { benchConvert } from '../src/convert-bench.js';
 import { geometryOf } from '../src/geometry.js';
+import { median } from '../src/statistics.js';
 import { splitTensors, synthesize } from '../src/synth.js';
 
 let dir: string;

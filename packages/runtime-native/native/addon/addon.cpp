@@ -1,9 +1,11 @@
 // The addon: what src/native/addon.ts declares.
+#include "bandwidth.h"
 #include "handles.h"
-
-#if __has_include("quantize.h")
 #include "quantize.h"
-#define CFLOW_HAS_QUANTIZER
+
+#if __has_include("bandwidth.h")
+#include "bandwidth.h"
+#define CFLOW_HAS_BANDWIDTH
 #endif
 
 namespace cflow {
@@ -52,8 +54,10 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("isa", Napi::Function::New(env, isa, "isa"));
   exports.Set("constants", Napi::Function::New(env, constants, "constants"));
   exports.Set("openEngine", Napi::Function::New(env, open_engine, "openEngine"));
-#ifdef CFLOW_HAS_QUANTIZER
+  export_bandwidth(env, exports);
   export_quantizer(env, exports);
+#ifdef CFLOW_HAS_BANDWIDTH
+  export_bandwidth(env, exports);
 #endif
   return exports;
 }

@@ -1,9 +1,6 @@
 // What the addon keeps for one JavaScript environment (the main thread, or one worker): nothing is global.
 #pragma once
 
-// Errors that cannot be thrown because the environment is ending are dropped; the default is to end the process.
-#define NODE_API_SWALLOW_UNTHROWABLE_EXCEPTIONS
-
 #include <napi.h>
 
 #include <condition_variable>

@@ -91,6 +91,8 @@ export interface Addon {
     program: NativeProgram,
     options: NativeEngineOptions,
   ): Promise<EngineHandle>;
+  /** Reads `bytes` of memory of its own, a share by each thread, `runs` times; GB/s (10^9 bytes) of each run. */
+  readBandwidth(bytes: number, threads: number, runs: number): Promise<number[]>;
 }
 
 type Loaded = { readonly addon: Addon } | { readonly problem: string };

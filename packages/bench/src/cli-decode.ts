@@ -1,0 +1,128 @@
+/** `cflow-bench decode`. */
+import { cpus } from 'node:os';
+import { ENGINES, type EngineName, type NativeStats } from '@cflow/runtime-native';
+import { type Builder, count, mega, print, table } from './cli-common.js';
+import { benchDecode, type DecodeReport, type DecodeRow } from './decode-bench.js';
+import type { Spread } from './statistics.js';
+import { parseVariants } from './variants.js';
+
+export function decodeOptions(y: Builder) {
+  return y
+    .positional('model', { type: 'string', demandOption: true, describe: '.cflow or .vflow' })
+    .option('gguf', { type: 'string', describe: 'the same weights for llama.cpp (see synth --format gguf)' })
+    .option('threads', { type: 'number', default: 2, describe: 'that compute' })
+    .option('tokens', { type: 'number', default: 64, describe: 'to decode, one by one' })
+    .option('prefill', { type: 'number', default: 512, describe: 'tokens of the timed prompt' })
+    .option('warmup', { type: 'number', default: 128, describe: 'tokens before anything is timed' })
+    .option('runs', { type: 'number', default: 5, describe: 'of each, in turns, each a fresh process' })
+    .option('engine', { choices: Object.keys(ENGINES) as EngineName[], describe: '[default: native]' })
+    .option('variants', {
+      type: 'string',
+      array: true,
+      default: [] as string[],
+      describe: 'compare options of ours, e.g. delayAware=on,off',
+    })
+    .option('profile', { type: 'boolean', default: false, describe: 'time of each kind of step' });
+}
+
+export async function runDecode(
+  args: Awaited<ReturnType<ReturnType<typeof decodeOptions>['parse']>> & { json?: unknown },
+): Promise<void> {
+  const { model, gguf, engine, profile } = args;
+  const base = { ...(engine ? { engine } : {}), ...(profile ? { profile } : {}) };
+  const quiet = args.json === true || !process.stderr.isTTY;
+  const report = await benchDecode({
+    file: model,
+    gguf,
+    threads: count('threads', args.threads, 1024),
+    tokens: count('tokens', args.tokens, 100_000),
+    prefill: count('prefill', args.prefill, 100_000),
+    warmup: count('warmup', args.warmup, 100_000),
+    runs: count('runs', args.runs, 1_000),
+    variants: parseVariants(args.variants, base),
+    ...(quiet ? {} : { onRun: (subject, round) => void process.stderr.write(`${round + 1}: ${subject}\n`) }),
+  });
+  print(args, { ...report, cpu: cpus()[0]?.model ?? 'unknown', node: process.version }, describe);
+}
+
+const range = ({ median, min, max }: Spread, digits: number, factor = 1) =>
+  [median, min, max].map((value) => (value * factor).toFixed(digits));
+const cell = (spread: Spread | undefined, digits: number, factor = 1) => {
+  if (!spread) return '-';
+  const [middle, low, high] = range(spread, digits, factor);
+  return `${middle} (${low}-${high})`;
+};
+
+const HEAD = [
+  '',
+  'decode tok/s',
+  'prefill tok/s',
+  'GB/s',
+  '% of read',
+  'barriers',
+  'open ms',
+  'first ms',
+  'peak MiB',
+];
+
+function describe(report: DecodeReport & { cpu: string; node: string }): string {
+  const { model, tokens, prefill, rounds, plannedBytesPerToken: planned, rows } = report;
+  const bandwidth = Object.entries(report.readBandwidth).map(
+    ([threads, speed]) => `read bandwidth, ${threads} threads: ${cell(speed, 1)} GB/s`,
+  );
+  const cells = rows.map((row) => [
+    row.subject,
+    cell(row.decodeTokensPerSecond, 1),
+    cell(row.prefillTokensPerSecond, 1),
+    cell(row.gigabytesPerSecond, 1),
+    cell(row.shareOfBandwidth, 0, 100),
+    row.barriersPerToken === undefined ? '-' : String(row.barriersPerToken),
+    cell(row.openSeconds, 0, 1000),
+    cell(row.firstTokenSeconds, 0, 1000),
+    cell(row.peakBytes, 0, 2 ** -20),
+  ]);
+  return [
+    `${model}: ${tokens} tokens one by one, a prompt of ${prefill}; ${rounds} rounds, median (min-max); ${report.cpu}, Node ${report.node}`,
+    `${mega(planned)} MB of weights a token by the plan`,
+    ...bandwidth,
+    ...table([HEAD, ...cells]),
+    ...rows.flatMap(describeRow),
+  ].join('\n');
+}
+
+function describeRow({
+  subject,
+  backend,
+  threads,
+  countedBytesPerToken,
+  firstTokenFileBytes,
+  runs,
+}: DecodeRow): string[] {
+  const counted =
+    countedBytesPerToken === undefined ? '' : `, ${mega(countedBytesPerToken)} MB a token counted`;
+  const touched = firstTokenFileBytes
+    ? `, ${mega(firstTokenFileBytes.median)} MB of file pages after the first token`
+    : '';
+  return [
+    `${subject}: ${backend}, ${threads} threads${counted}${touched}`,
+    ...profileLines(runs.at(-1)?.native),
+  ];
+}
+
+/** Time of each kind of step over a whole run, warm-up and prefill included. */
+function profileLines(native: NativeStats | undefined): string[] {
+  const profile = native?.profile ?? [];
+  const total = profile.reduce((sum, { seconds }) => sum + seconds, 0);
+  if (!total) return [];
+  const threads = native!.threads;
+  const rows = [...profile]
+    .sort((a, b) => b.seconds - a.seconds)
+    .map(({ name, calls, seconds, bytes }) => [
+      `  ${name}`,
+      String(calls),
+      seconds.toFixed(3),
+      ((100 * seconds) / total).toFixed(1),
+      bytes ? ((bytes * threads) / seconds / 1e9).toFixed(1) : '-',
+    ]);
+  return table([['  step', 'calls', 'thread s', '%', 'GB/s'], ...rows]);
+}

@@ -1,0 +1,59 @@
+/** What a child of `cflow-bench decode` is asked, and what it answers. */
+import type { NativeStats, OpenModelOptions } from '@cflow/runtime-native';
+
+/** How many tokens each part has. */
+export interface Lengths {
+  /** Tokens decoded one by one, timed. */
+  readonly tokens: number;
+  /** Tokens of the timed prefill. */
+  readonly prefill: number;
+  /** Tokens passed before anything is timed, so that every page and expert has been touched. */
+  readonly warmup: number;
+}
+
+export type DecodeJob =
+  | {
+      readonly kind: 'cflow';
+      readonly file: string;
+      readonly lengths: Lengths;
+      readonly options: OpenModelOptions;
+    }
+  | {
+      readonly kind: 'llama.cpp';
+      readonly file: string;
+      readonly lengths: Lengths;
+      readonly threads: number;
+    }
+  | { readonly kind: 'bandwidth'; readonly threads: number };
+
+/** Of one child; seconds and bytes. */
+export interface DecodeRun {
+  /** Until a session stands. */
+  readonly openSeconds: number;
+  /** From there to the logits of a prompt of one token: the first touch of the weights. */
+  readonly firstTokenSeconds: number;
+  /** Pages of files in memory then; the weights of a mapped model that were touched, and the program's own. */
+  readonly firstTokenFileBytes?: number | undefined;
+  readonly prefillSeconds: number;
+  /** For `tokens` tokens: one by one, greedy, choosing included. */
+  readonly decodeSeconds: number;
+  /** Seconds of each token. */
+  readonly tokenSeconds: readonly number[];
+  readonly peakBytes: number;
+  /** What computes: engine and instruction set, or the backend's own words. */
+  readonly backend: string;
+  /** Weight bytes that decoding read, by the engine's count. */
+  readonly bytesPerToken?: number | undefined;
+  readonly native?: NativeStats | undefined;
+}
+
+/** GB/s (10^9 bytes) of each pass over the memory; empty without the addon. */
+export interface BandwidthRun {
+  readonly gigabytesPerSecond: readonly number[];
+}
+
+/** Tokens of a text that means nothing, the same for every engine; none is special. */
+export function promptIds(count: number, vocabSize: number, seed = 1): number[] {
+  const first = Math.min(300, vocabSize - 1);
+  return Array.from({ length: count }, (_, i) => first + (((i + seed) * 7919) % (vocabSize - first)));
+}

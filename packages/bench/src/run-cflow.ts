@@ -1,0 +1,82 @@
+/** One measurement of our own engine. */
+import { Model, type Session } from '@cflow/runtime-native';
+import { type DecodeJob, type DecodeRun, promptIds } from './decode-job.js';
+import { peakBytes, statusBytes } from './peak-memory.js';
+
+const PROMPT = 4;
+
+const seconds = (from: number) => (performance.now() - from) / 1000;
+
+/** Opens, warms up, and times a prefill and a decode, each in a session of its own. */
+export async function runCflow({
+  file,
+  lengths,
+  options,
+}: DecodeJob & { kind: 'cflow' }): Promise<DecodeRun> {
+  const start = performance.now();
+  const model = await Model.open(file, options);
+  try {
+    const first = model.createSession();
+    const openSeconds = seconds(start);
+    const ids = (count: number, seed: number) => promptIds(count, model.config.vocabSize, seed);
+    const touch = performance.now();
+    await first.prefill(ids(1, 0));
+    const firstTokenSeconds = seconds(touch);
+    const firstTokenFileBytes = statusBytes('RssFile');
+    await first.close();
+    await inSession(model, (session) => session.prefill(ids(lengths.warmup, 1)));
+    const prefillSeconds = await inSession(model, async (session) => {
+      const from = performance.now();
+      await session.prefill(ids(lengths.prefill, 2));
+      return seconds(from);
+    });
+    const decoded = await inSession(model, (session) => decode(session, ids(PROMPT, 3), lengths.tokens));
+    const engine = decoded.native ? `native ${decoded.native.isa}` : model.engineName;
+    return {
+      openSeconds,
+      firstTokenSeconds,
+      firstTokenFileBytes,
+      prefillSeconds,
+      ...decoded,
+      backend: engine,
+      peakBytes: peakBytes(),
+    };
+  } finally {
+    await model.close();
+  }
+}
+
+async function inSession<T>(model: Model, work: (session: Session) => Promise<T>): Promise<T> {
+  const session = model.createSession();
+  try {
+    return await work(session);
+  } finally {
+    await session.close();
+  }
+}
+
+async function decode(session: Session, prompt: readonly number[], tokens: number) {
+  await session.prefill(prompt);
+  // Starting to decode is not decoding: the first token wakes what the prefill left.
+  await session.decode(argmax(session.logits()));
+  const before = session.stats().native?.bytesRead;
+  const tokenSeconds: number[] = [];
+  const start = performance.now();
+  for (let i = 0, last = start; i < tokens; i++) {
+    await session.decode(argmax(session.logits()));
+    const now = performance.now();
+    tokenSeconds.push((now - last) / 1000);
+    last = now;
+  }
+  const decodeSeconds = seconds(start);
+  const { native } = session.stats();
+  const bytesPerToken =
+    native === undefined || before === undefined ? undefined : (native.bytesRead - before) / tokens;
+  return { decodeSeconds, tokenSeconds, bytesPerToken, native };
+}
+
+function argmax(values: Float32Array): number {
+  let best = 0;
+  for (let i = 1; i < values.length; i++) if (values[i]! > values[best]!) best = i;
+  return best;
+}

@@ -1,0 +1,141 @@
+/**
+ * One measurement of llama.cpp, through node-llama-cpp with its prebuilt CPU backend: the same order of work as
+ * run-cflow. node-llama-cpp is no dependency of ours; whoever compares installs it.
+ */
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { CflowError } from '@cflow/format';
+import { type DecodeJob, type DecodeRun, type Lengths, promptIds } from './decode-job.js';
+import { peakBytes, statusBytes } from './peak-memory.js';
+
+export const PEER = 'node-llama-cpp';
+export const PEER_VERSION = '3.22.1';
+const PROMPT = 4;
+
+/** What is used of node-llama-cpp. */
+interface Peer {
+  getLlama(options: Record<string, unknown>): Promise<Llama>;
+}
+interface Llama {
+  readonly systemInfo: string;
+  readonly llamaCppRelease: { readonly release: string };
+  loadModel(options: Record<string, unknown>): Promise<LlamaModel>;
+  dispose(): Promise<void>;
+}
+interface LlamaModel {
+  readonly fileInfo: { readonly metadata: Record<string, Record<string, unknown>> };
+  createContext(options: Record<string, unknown>): Promise<{ getSequence(): Sequence }>;
+}
+interface Sequence {
+  evaluate(ids: number[], options: Record<string, unknown>): AsyncGenerator<number, void, void>;
+  clearHistory(): Promise<void>;
+}
+
+/**
+ * The peer's module, from the packages of this project or of the current directory.
+ * @throws CflowError UNSUPPORTED with the command that installs it
+ */
+export async function loadPeer(): Promise<Peer> {
+  const places = [import.meta.url, pathToFileURL(join(process.cwd(), 'x.js')).href];
+  for (const place of places) {
+    const found = resolveFrom(place);
+    if (found) return (await import(pathToFileURL(found).href)) as Peer;
+  }
+  throw new CflowError('UNSUPPORTED', `llama.cpp is measured through ${PEER}, which is not installed`, {
+    field: 'gguf',
+    remedy: `npm install --no-save ${PEER}@${PEER_VERSION}`,
+  });
+}
+
+/** The entry of the peer; it is an ES module, which `resolve` of CommonJS only finds by its folders. */
+function resolveFrom(place: string): string | undefined {
+  const { resolve } = createRequire(place);
+  for (const folder of resolve.paths(PEER) ?? []) {
+    try {
+      return resolve(join(folder, PEER, 'dist', 'index.js'));
+    } catch {}
+  }
+  return undefined;
+}
+
+const seconds = (from: number) => (performance.now() - from) / 1000;
+/** Greedy; end-of-text tokens are tokens like others here. */
+const GREEDY = { temperature: 0, yieldEogToken: true };
+
+/** Never builds and never downloads: a prebuilt backend that fits this CPU, or an error. */
+export async function runLlama({
+  file,
+  lengths,
+  threads,
+}: DecodeJob & { kind: 'llama.cpp' }): Promise<DecodeRun> {
+  const { getLlama } = await loadPeer();
+  const llama = await getLlama({
+    gpu: false,
+    build: 'never',
+    skipDownload: true,
+    logLevel: 'error',
+    maxThreads: threads,
+  });
+  try {
+    const start = performance.now();
+    const model = await llama.loadModel({ modelPath: file });
+    const context = await model.createContext({
+      sequences: 1,
+      contextSize: lengths.prefill + lengths.warmup + lengths.tokens + 64,
+      batchSize: 512,
+      threads: { ideal: threads, min: threads },
+    });
+    const sequence = context.getSequence();
+    const openSeconds = seconds(start);
+    const times = await measure(sequence, lengths, vocabSizeOf(model));
+    const backend = `llama.cpp ${llama.llamaCppRelease.release}: ${features(llama.systemInfo)}`;
+    return { openSeconds, ...times, backend, peakBytes: peakBytes() };
+  } finally {
+    await llama.dispose();
+  }
+}
+
+function vocabSizeOf({ fileInfo }: LlamaModel): number {
+  const { metadata } = fileInfo;
+  const architecture = String(metadata.general?.architecture);
+  return Number(metadata[architecture]?.vocab_size ?? 32_000);
+}
+
+/** `AVX2 = 1 | LLAMAFILE = 1 | …` as a list of what is there. */
+function features(systemInfo: string): string {
+  return [...systemInfo.matchAll(/(\w+) = 1/g)].map(([, name]) => name).join(' ');
+}
+
+async function measure(sequence: Sequence, lengths: Lengths, vocabSize: number) {
+  const ids = (count: number, seed: number) => promptIds(count, vocabSize, seed);
+  /** Time to the first token chosen after a prompt: logits of the last token alone, as ours. */
+  const prompt = async (tokens: number[]) => {
+    await sequence.clearHistory();
+    const from = performance.now();
+    const tokensOut = sequence.evaluate(tokens, GREEDY);
+    await tokensOut.next();
+    const took = seconds(from);
+    await tokensOut.return();
+    return took;
+  };
+  const firstTokenSeconds = await prompt(ids(1, 0));
+  const firstTokenFileBytes = statusBytes('RssFile');
+  await prompt(ids(lengths.warmup, 1));
+  const prefillSeconds = await prompt(ids(lengths.prefill, 2));
+  await sequence.clearHistory();
+  const generated = sequence.evaluate(ids(PROMPT, 3), GREEDY);
+  await generated.next();
+  await generated.next();
+  const tokenSeconds: number[] = [];
+  const start = performance.now();
+  for (let i = 0, last = start; i < lengths.tokens; i++) {
+    await generated.next();
+    const now = performance.now();
+    tokenSeconds.push((now - last) / 1000);
+    last = now;
+  }
+  const decodeSeconds = seconds(start);
+  await generated.return();
+  return { firstTokenSeconds, firstTokenFileBytes, prefillSeconds, decodeSeconds, tokenSeconds };
+}

@@ -1,0 +1,185 @@
+#include "bandwidth.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace cflow {
+namespace {
+
+constexpr size_t kHugePage = size_t{1} << 21;
+constexpr double kMaxThreads = 1024;
+constexpr double kMaxRuns = 1000;
+
+/// 64 bytes, whatever the widest register is: the compiler splits it.
+typedef uint64_t Wide __attribute__((vector_size(64)));
+constexpr size_t kAccumulators = 8;
+constexpr size_t kStep = kAccumulators * sizeof(Wide);
+
+/// Anonymous memory on huge pages where the system grants them.
+class Pages {
+ public:
+  explicit Pages(size_t bytes) : bytes_(bytes) {
+    void* at = mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) return;
+    mapped_ = at;
+    const auto address = reinterpret_cast<uintptr_t>(at);
+    data_ = reinterpret_cast<uint8_t*>((address + kHugePage - 1) & ~(kHugePage - 1));
+#ifdef MADV_HUGEPAGE
+    madvise(data_, bytes, MADV_HUGEPAGE);
+#endif
+  }
+  ~Pages() {
+    if (mapped_ != nullptr) munmap(mapped_, bytes_ + kHugePage);
+  }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+
+  /// Null if memory was refused.
+  uint8_t* data() const { return data_; }
+
+ private:
+  size_t bytes_;
+  void* mapped_ = nullptr;
+  uint8_t* data_ = nullptr;
+};
+
+/// XOR of all of `bytes`, a multiple of kStep: eight chains, so that loads and not their use are what takes time.
+uint64_t read_all(const uint8_t* from, size_t bytes) {
+  Wide sums[kAccumulators] = {};
+  for (size_t at = 0; at < bytes; at += kStep) {
+    const auto* step = reinterpret_cast<const Wide*>(from + at);
+    for (size_t i = 0; i < kAccumulators; i++) sums[i] ^= step[i];
+  }
+  uint64_t all = 0;
+  for (const Wide& sum : sums) {
+    for (size_t lane = 0; lane < sizeof(Wide) / sizeof(uint64_t); lane++) all ^= sum[lane];
+  }
+  return all;
+}
+
+/// A share of the memory for each of a number of threads, which start together.
+class Readers {
+ public:
+  Readers(const uint8_t* data, size_t bytes, unsigned threads) : data_(data), share_(bytes / threads), count_(threads) {}
+
+  /// Bytes that all threads read together.
+  size_t bytes() const { return share_ * count_; }
+
+  /// Seconds from the moment that all threads stand ready until the last has read its share.
+  /// @throws std::system_error if a thread is refused
+  double measure() {
+    ready_ = 0;
+    go_ = 0;
+    std::vector<std::thread> threads;
+    try {
+      for (unsigned i = 0; i < count_; i++) threads.emplace_back([this, i] { work(i); });
+    } catch (...) {
+      go_ = -1;
+      for (std::thread& thread : threads) thread.join();
+      throw;
+    }
+    while (ready_.load() < count_) std::this_thread::yield();
+    const auto start = std::chrono::steady_clock::now();
+    go_ = 1;
+    for (std::thread& thread : threads) thread.join();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
+ private:
+  void work(unsigned index) {
+    ready_++;
+    int go;
+    while ((go = go_.load()) == 0) std::this_thread::yield();
+    if (go > 0) sink_ ^= read_all(data_ + index * share_, share_);
+  }
+
+  const uint8_t* data_;
+  size_t share_;
+  unsigned count_;
+  std::atomic<unsigned> ready_{0};
+  std::atomic<int> go_{0};
+  /// Keeps the reads from being optimized away.
+  std::atomic<uint64_t> sink_{0};
+};
+
+class Measurement : public Napi::AsyncWorker {
+ public:
+  Measurement(Napi::Env env, size_t bytes, unsigned threads, unsigned runs)
+      : AsyncWorker(env), deferred_(Napi::Promise::Deferred::New(env)), bytes_(bytes), threads_(threads), runs_(runs) {}
+
+  Napi::Promise promise() const { return deferred_.Promise(); }
+
+  void Execute() override {
+    const Pages pages(bytes_);
+    if (pages.data() == nullptr) return SetError("cannot map " + std::to_string(bytes_) + " bytes");
+    // Not zeros: a page that was never written is one shared page of zeros.
+    std::memset(pages.data(), 0x5a, bytes_);
+    Readers readers(pages.data(), bytes_, threads_);
+    try {
+      for (unsigned run = 0; run < runs_; run++) {
+        speeds_.push_back(static_cast<double>(readers.bytes()) / readers.measure() / 1e9);
+      }
+    } catch (const std::system_error& error) {
+      SetError("cannot start " + std::to_string(threads_) + " threads: " + error.what());
+    }
+  }
+
+  void OnOK() override {
+    auto speeds = Napi::Array::New(Env(), speeds_.size());
+    for (size_t i = 0; i < speeds_.size(); i++) {
+      speeds.Set(static_cast<uint32_t>(i), Napi::Number::New(Env(), speeds_[i]));
+    }
+    deferred_.Resolve(speeds);
+  }
+
+  void OnError(const Napi::Error& error) override {
+    error.Value().Set("code", Napi::String::New(Env(), "MEMORY"));
+    deferred_.Reject(error.Value());
+  }
+
+ private:
+  Napi::Promise::Deferred deferred_;
+  size_t bytes_;
+  unsigned threads_;
+  unsigned runs_;
+  std::vector<double> speeds_;
+};
+
+/// Argument `index`, a whole number from 1 to `most`.
+double argument(const Napi::CallbackInfo& info, size_t index, const char* name, double most) {
+  const double value = info[index].IsNumber() ? info[index].As<Napi::Number>().DoubleValue() : std::nan("");
+  if (value >= 1 && value <= most && value == std::floor(value)) return value;
+  auto error = Napi::Error::New(info.Env(), std::string(name) + " is not a whole number from 1 on, or too large");
+  error.Set("code", Napi::String::New(info.Env(), "USAGE"));
+  throw error;
+}
+
+Napi::Value read_bandwidth(const Napi::CallbackInfo& info) {
+  const auto asked = static_cast<size_t>(argument(info, 0, "bytes", 0x1p46));
+  const auto threads = static_cast<unsigned>(argument(info, 1, "threads", kMaxThreads));
+  const auto runs = static_cast<unsigned>(argument(info, 2, "runs", kMaxRuns));
+  const size_t unit = kStep * threads;
+  const size_t bytes = std::max(unit, asked / unit * unit);
+  auto* work = new Measurement(info.Env(), bytes, threads, runs);
+  const Napi::Promise promise = work->promise();
+  work->Queue();
+  return promise;
+}
+
+}  // namespace
+
+void export_bandwidth(Napi::Env env, Napi::Object exports) {
+  exports.Set("readBandwidth", Napi::Function::New(env, read_bandwidth, "readBandwidth"));
+}
+
+}  // namespace cflow
