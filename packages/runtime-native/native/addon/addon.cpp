@@ -3,11 +3,6 @@
 #include "handles.h"
 #include "quantize.h"
 
-#if __has_include("bandwidth.h")
-#include "bandwidth.h"
-#define CFLOW_HAS_BANDWIDTH
-#endif
-
 namespace cflow {
 namespace {
 
@@ -56,9 +51,6 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("openEngine", Napi::Function::New(env, open_engine, "openEngine"));
   export_bandwidth(env, exports);
   export_quantizer(env, exports);
-#ifdef CFLOW_HAS_BANDWIDTH
-  export_bandwidth(env, exports);
-#endif
   return exports;
 }
 
