@@ -3,6 +3,7 @@ import {
   CflowError,
   type Dtype,
   elements,
+  type Layout,
   type ModelWriter,
   partTensors,
   type Region,
@@ -13,8 +14,9 @@ import {
 } from '@cflow/format';
 import { orInterrupted, throwIfInterrupted } from './interrupt.js';
 import { WorkerPool } from './pool.js';
+import type { FileRows } from './sources/checkpoint.js';
 import { type DelayedMoESource, type StripeStep, stripeSteps } from './sources/delayed-moe.js';
-import type { StripeTask } from './worker.js';
+import type { StripeWork } from './worker.js';
 
 export interface PipelineOptions {
   readonly dtype: Dtype;
@@ -27,8 +29,11 @@ export interface PipelineOptions {
   readonly onProgress?: (done: number, total: number) => void;
 }
 
-/** Stripes being quantized or waiting to be written, per thread: one in work, one ready behind it. */
+/** Pieces being quantized or waiting to be written, per thread: one in work, one ready behind it. */
 const IN_FLIGHT_PER_THREAD = 2;
+
+/** Weights from which on a piece takes no further stripe: few messages and writes, yet little memory. */
+const PIECE_WEIGHTS = 2 ** 21;
 
 /** Writes every region of the writer's layout. Returns the SHA-256 of each of `paths`. */
 export async function runPipeline(
@@ -43,8 +48,8 @@ export async function runPipeline(
   const sums = hashFiles(hashing, paths);
   sums.catch(() => undefined);
   try {
-    const pieces = orderedPieces(source, writer, pool, options)[Symbol.asyncIterator]();
-    let next = await pieces.next();
+    const quantized = orderedPieces(source, writer, pool, options)[Symbol.asyncIterator]();
+    let next = await quantized.next();
     let done = 0;
     for (const region of writer.layout.regions) {
       if (region.stream) {
@@ -54,7 +59,7 @@ export async function runPipeline(
             while (!next.done && next.value.region === region) {
               yield next.value.bytes;
               next.value.release();
-              next = await pieces.next();
+              next = await quantized.next();
             }
           })(),
         );
@@ -100,7 +105,31 @@ class Buffers {
   }
 }
 
-/** Quantized pieces in layout order; goes ahead until IN_FLIGHT_PER_THREAD stripes per thread are under way. */
+/** A step, and where its rows lie if a thread can read them there. */
+interface Part {
+  readonly step: StripeStep;
+  readonly rows: FileRows | undefined;
+}
+
+/** The steps of the layout in pieces: neighbouring stripes that threads can read, and every other step by itself. */
+function* pieces(source: DelayedMoESource, layout: Layout): Generator<[Part, ...Part[]]> {
+  let piece: Part[] = [];
+  let weights = 0;
+  for (const step of stripeSteps(layout)) {
+    const rows = source.inFile(step);
+    const last = piece.at(-1);
+    if (last && !(last.rows && rows && last.step.region === step.region && weights < PIECE_WEIGHTS)) {
+      yield piece as [Part, ...Part[]];
+      piece = [];
+      weights = 0;
+    }
+    piece.push({ step, rows });
+    if (step.stripe) weights += step.stripe.rows * step.stripe.tensor.shape[1]!;
+  }
+  if (piece.length > 0) yield piece as [Part, ...Part[]];
+}
+
+/** Quantized pieces in layout order; goes ahead until IN_FLIGHT_PER_THREAD pieces per thread are under way. */
 async function* orderedPieces(
   source: DelayedMoESource,
   writer: ModelWriter,
@@ -110,12 +139,15 @@ async function* orderedPieces(
   const limit = options.threads * IN_FLIGHT_PER_THREAD;
   const queue: Promise<Ready>[] = [];
   const buffers = new Buffers();
-  for (const step of stripeSteps(writer.layout)) {
+  for (const piece of pieces(source, writer.layout)) {
     throwIfInterrupted(options.signal);
-    // Only sources that compute their rows are waited for here; one read at a time, so that memory stays bounded.
-    const weights = source.inFile(step) ?? (await source.read(step));
-    const ready = readyPiece(step, weights, pool, buffers, options);
-    // A later stripe may fail while an earlier one is awaited; the await below still sees the error.
+    // Rows that no thread can read are waited for here: one read at a time, so that memory stays bounded.
+    const [{ step, rows }] = piece;
+    const values = rows ? undefined : await source.read(step);
+    const ready = step.stripe
+      ? quantize(pool, piece, values, buffers, options)
+      : plainPiece(step, values!, options);
+    // A later piece may fail while an earlier one is awaited; the await below still sees the error.
     ready.catch(() => undefined);
     queue.push(ready);
     if (queue.length >= limit) yield await queue.shift()!;
@@ -123,42 +155,42 @@ async function* orderedPieces(
   for (const ready of queue) yield await ready;
 }
 
-async function readyPiece(
-  { region, part, stripe }: StripeStep,
-  weights: StripeTask['weights'],
-  pool: WorkerPool,
-  buffers: Buffers,
+async function plainPiece(
+  { region, part }: StripeStep,
+  values: Float32Array,
   options: PipelineOptions,
 ): Promise<Ready> {
-  if (stripe) {
-    const bytes = await quantize(pool, stripe, weights, buffers, options);
-    return { region, bytes, release: () => buffers.give(bytes.buffer as ArrayBuffer) };
-  }
-  const bytes = plainBytes(partTensors(part)[0]!, weights as Float32Array, options);
-  return { region, bytes, release: () => undefined };
+  return { region, bytes: plainBytes(partTensors(part)[0]!, values, options), release: () => undefined };
 }
 
+/** `values` are those of the only stripe if it is not in a file. */
 async function quantize(
   pool: WorkerPool,
-  stripe: Stripe,
-  weights: StripeTask['weights'],
+  piece: readonly [Part, ...Part[]],
+  values: Float32Array | undefined,
   buffers: Buffers,
   { dtype, scaleSearch, zeroNonfinite, native = true }: PipelineOptions,
-): Promise<Uint8Array> {
-  const { tensor, rows } = stripe;
-  const cols = tensor.shape[1]!;
-  const id = stripeId(stripe);
-  const out = buffers.take(stripeBytes(dtype, rows, cols));
-  const task = { dtype, weights, rows, cols, id, scaleSearch, zeroNonfinite, native, out };
-  const run = pool.run({ kind: 'stripe', ...task });
-  // What the dtype cannot hold is found in the worker, which knows no names.
-  const result = await run.catch((cause: CflowError) => {
-    throw new CflowError(cause.code, cause.message, { field: tensor.name, cause });
+): Promise<Ready> {
+  const stripes = piece.map(({ step, rows }) => stripeWork(step.stripe!, (rows ?? values)!));
+  const bytes = stripes.reduce((sum, { rows, cols }) => sum + stripeBytes(dtype, rows, cols), 0);
+  const out = buffers.take(bytes);
+  const result = await pool.run({
+    kind: 'stripes',
+    ...{ dtype, scaleSearch, zeroNonfinite, native, stripes, out },
   });
-  if ('bytes' in result) return result.bytes;
-  if ('nonfinite' in result)
-    return nonfinite(tensor, stripe.rowOffset * cols + result.nonfinite, result.value);
-  throw new Error('a stripe task answers with bytes');
+  if ('nonfinite' in result) {
+    const { stripe, index, value } = result.nonfinite;
+    const { tensor, rowOffset } = piece[stripe]!.step.stripe!;
+    nonfinite(tensor, rowOffset * tensor.shape[1]! + index, value);
+  }
+  if (!('bytes' in result)) throw new Error('a task of stripes answers with bytes');
+  const { region } = piece[0].step;
+  return { region, bytes: result.bytes, release: () => buffers.give(result.bytes.buffer as ArrayBuffer) };
+}
+
+function stripeWork(stripe: Stripe, weights: StripeWork['weights']): StripeWork {
+  const { tensor, rows } = stripe;
+  return { name: tensor.name, weights, rows, cols: tensor.shape[1]!, id: stripeId(stripe) };
 }
 
 /** Norms, biases and routers stay f32. */

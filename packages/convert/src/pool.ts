@@ -65,8 +65,8 @@ export class WorkerPool {
 /** What the thread gets instead of a copy. */
 function ownedBuffers(task: Task): ArrayBuffer[] {
   if (task.kind === 'hash') return [];
-  const { out, weights } = task;
-  return weights instanceof Float32Array ? [out, weights.buffer as ArrayBuffer] : [out];
+  const values = task.stripes.flatMap(({ weights }) => (weights instanceof Float32Array ? [weights] : []));
+  return [task.out, ...values.map(({ buffer }) => buffer as ArrayBuffer)];
 }
 
 /** Errors cross threads as plain data; the code makes them typed again. */
