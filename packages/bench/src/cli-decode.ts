@@ -1,6 +1,6 @@
 /** `cflow-bench decode`. */
 import { cpus } from 'node:os';
-import { ENGINES, type EngineName, type NativeStats } from '@cflow/runtime-native';
+import { ENGINES, type EngineName, type ProfileEntry } from '@cflow/runtime-native';
 import { type Builder, count, mega, print, table } from './cli-common.js';
 import { benchDecode, type DecodeReport, type DecodeRow } from './decode-bench.js';
 import type { Spread } from './statistics.js';
@@ -101,20 +101,23 @@ function describeRow({
   const counted =
     countedBytesPerToken === undefined ? '' : `, ${mega(countedBytesPerToken)} MB a token counted`;
   const touched = firstTokenFileBytes
-    ? `, ${mega(firstTokenFileBytes.median)} MB of file pages after the first token`
+    ? `, ${mega(firstTokenFileBytes.median)} MB of mapped weights touched by the first token`
     : '';
   return [
     `${subject}: ${backend}, ${threads} threads${counted}${touched}`,
-    ...profileLines(runs.at(-1)?.native),
+    ...profileLines('decode', runs.at(-1)?.decodeProfile, threads),
+    ...profileLines('prefill', runs.at(-1)?.prefillProfile, threads),
   ];
 }
 
-/** Time of each kind of step over a whole run, warm-up and prefill included. */
-function profileLines(native: NativeStats | undefined): string[] {
-  const profile = native?.profile ?? [];
-  const total = profile.reduce((sum, { seconds }) => sum + seconds, 0);
-  if (!total) return [];
-  const threads = native!.threads;
+/** Time of each kind of step, summed over threads, and the rate at which all threads together read its weights. */
+function profileLines(
+  title: string,
+  profile: readonly ProfileEntry[] | undefined,
+  threads: number,
+): string[] {
+  const total = profile?.reduce((sum, { seconds }) => sum + seconds, 0);
+  if (!profile || !total) return [];
   const rows = [...profile]
     .sort((a, b) => b.seconds - a.seconds)
     .map(({ name, calls, seconds, bytes }) => [
@@ -122,7 +125,7 @@ function profileLines(native: NativeStats | undefined): string[] {
       String(calls),
       seconds.toFixed(3),
       ((100 * seconds) / total).toFixed(1),
-      bytes ? ((bytes * threads) / seconds / 1e9).toFixed(1) : '-',
+      bytes && seconds ? ((bytes * threads) / seconds / 1e9).toFixed(1) : '-',
     ]);
-  return table([['  step', 'calls', 'thread s', '%', 'GB/s'], ...rows]);
+  return table([[`  ${title}`, 'calls', 'thread s', '%', 'GB/s'], ...rows]);
 }

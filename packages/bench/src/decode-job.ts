@@ -1,5 +1,5 @@
 /** What a child of `cflow-bench decode` is asked, and what it answers. */
-import type { NativeStats, OpenModelOptions } from '@cflow/runtime-native';
+import type { NativeStats, OpenModelOptions, ProfileEntry } from '@cflow/runtime-native';
 
 /** How many tokens each part has. */
 export interface Lengths {
@@ -32,7 +32,7 @@ export interface DecodeRun {
   readonly openSeconds: number;
   /** From there to the logits of a prompt of one token: the first touch of the weights. */
   readonly firstTokenSeconds: number;
-  /** Pages of files in memory then; the weights of a mapped model that were touched, and the program's own. */
+  /** By so much more of mapped files is in memory then than before the model was opened: weights that were touched. */
   readonly firstTokenFileBytes?: number | undefined;
   readonly prefillSeconds: number;
   /** For `tokens` tokens: one by one, greedy, choosing included. */
@@ -44,7 +44,10 @@ export interface DecodeRun {
   readonly backend: string;
   /** Weight bytes that decoding read, by the engine's count. */
   readonly bytesPerToken?: number | undefined;
-  readonly native?: NativeStats | undefined;
+  readonly native?: Omit<NativeStats, 'profile'> | undefined;
+  /** Of the timed part alone; empty unless the engine collects it. */
+  readonly decodeProfile?: readonly ProfileEntry[] | undefined;
+  readonly prefillProfile?: readonly ProfileEntry[] | undefined;
 }
 
 /** GB/s (10^9 bytes) of each pass over the memory; empty without the addon. */

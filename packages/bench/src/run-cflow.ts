@@ -1,5 +1,5 @@
 /** One measurement of our own engine. */
-import { Model, type Session } from '@cflow/runtime-native';
+import { Model, type NativeStats, type ProfileEntry, type Session } from '@cflow/runtime-native';
 import { type DecodeJob, type DecodeRun, promptIds } from './decode-job.js';
 import { peakBytes, statusBytes } from './peak-memory.js';
 
@@ -13,6 +13,7 @@ export async function runCflow({
   lengths,
   options,
 }: DecodeJob & { kind: 'cflow' }): Promise<DecodeRun> {
+  const filePages = statusBytes('RssFile');
   const start = performance.now();
   const model = await Model.open(file, options);
   try {
@@ -22,21 +23,17 @@ export async function runCflow({
     const touch = performance.now();
     await first.prefill(ids(1, 0));
     const firstTokenSeconds = seconds(touch);
-    const firstTokenFileBytes = statusBytes('RssFile');
+    const firstTokenFileBytes = difference(statusBytes('RssFile'), filePages);
     await first.close();
     await inSession(model, (session) => session.prefill(ids(lengths.warmup, 1)));
-    const prefillSeconds = await inSession(model, async (session) => {
-      const from = performance.now();
-      await session.prefill(ids(lengths.prefill, 2));
-      return seconds(from);
-    });
+    const prefilled = await inSession(model, (session) => prefill(session, ids(lengths.prefill, 2)));
     const decoded = await inSession(model, (session) => decode(session, ids(PROMPT, 3), lengths.tokens));
     const engine = decoded.native ? `native ${decoded.native.isa}` : model.engineName;
     return {
       openSeconds,
       firstTokenSeconds,
       firstTokenFileBytes,
-      prefillSeconds,
+      ...prefilled,
       ...decoded,
       backend: engine,
       peakBytes: peakBytes(),
@@ -55,11 +52,19 @@ async function inSession<T>(model: Model, work: (session: Session) => Promise<T>
   }
 }
 
+async function prefill(session: Session, ids: readonly number[]) {
+  const before = session.stats().native;
+  const from = performance.now();
+  await session.prefill(ids);
+  const prefillSeconds = seconds(from);
+  return { prefillSeconds, prefillProfile: profileSince(before, session.stats().native) };
+}
+
 async function decode(session: Session, prompt: readonly number[], tokens: number) {
   await session.prefill(prompt);
   // Starting to decode is not decoding: the first token wakes what the prefill left.
   await session.decode(argmax(session.logits()));
-  const before = session.stats().native?.bytesRead;
+  const before = session.stats().native;
   const tokenSeconds: number[] = [];
   const start = performance.now();
   for (let i = 0, last = start; i < tokens; i++) {
@@ -69,10 +74,30 @@ async function decode(session: Session, prompt: readonly number[], tokens: numbe
     last = now;
   }
   const decodeSeconds = seconds(start);
-  const { native } = session.stats();
-  const bytesPerToken =
-    native === undefined || before === undefined ? undefined : (native.bytesRead - before) / tokens;
-  return { decodeSeconds, tokenSeconds, bytesPerToken, native };
+  const after = session.stats().native;
+  const bytesPerToken = after && before && (after.bytesRead - before.bytesRead) / tokens;
+  const { profile: _, ...native } = after ?? { profile: [] };
+  return {
+    decodeSeconds,
+    tokenSeconds,
+    bytesPerToken,
+    native: after && (native as Omit<NativeStats, 'profile'>),
+    decodeProfile: profileSince(before, after),
+  };
+}
+
+/** What each kind of step did between two states of an engine. */
+export function profileSince(before?: NativeStats, after?: NativeStats): ProfileEntry[] {
+  const earlier = new Map(before?.profile.map((entry) => [entry.name, entry]));
+  const since = (after?.profile ?? []).map(({ name, calls, seconds: spent, bytes }) => {
+    const from = earlier.get(name) ?? { calls: 0, seconds: 0, bytes: 0 };
+    return { name, calls: calls - from.calls, seconds: spent - from.seconds, bytes: bytes - from.bytes };
+  });
+  return since.filter(({ calls }) => calls > 0);
+}
+
+function difference(after: number | undefined, before: number | undefined): number | undefined {
+  return after === undefined || before === undefined ? undefined : after - before;
 }
 
 function argmax(values: Float32Array): number {

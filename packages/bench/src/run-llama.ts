@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { CflowError } from '@cflow/format';
 import { type DecodeJob, type DecodeRun, type Lengths, promptIds } from './decode-job.js';
-import { peakBytes, statusBytes } from './peak-memory.js';
+import { peakBytes } from './peak-memory.js';
 
 export const PEER = 'node-llama-cpp';
 export const PEER_VERSION = '3.22.1';
@@ -120,7 +120,6 @@ async function measure(sequence: Sequence, lengths: Lengths, vocabSize: number) 
     return took;
   };
   const firstTokenSeconds = await prompt(ids(1, 0));
-  const firstTokenFileBytes = statusBytes('RssFile');
   await prompt(ids(lengths.warmup, 1));
   const prefillSeconds = await prompt(ids(lengths.prefill, 2));
   await sequence.clearHistory();
@@ -137,5 +136,5 @@ async function measure(sequence: Sequence, lengths: Lengths, vocabSize: number) 
   }
   const decodeSeconds = seconds(start);
   await generated.return();
-  return { firstTokenSeconds, firstTokenFileBytes, prefillSeconds, decodeSeconds, tokenSeconds };
+  return { firstTokenSeconds, prefillSeconds, decodeSeconds, tokenSeconds };
 }

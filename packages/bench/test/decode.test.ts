@@ -1,0 +1,193 @@
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { NativeStats } from '@cflow/runtime-native';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { main } from '../src/cli.js';
+import { benchDecode, type DecodeBenchOptions, type DecodeReport } from '../src/decode-bench.js';
+import { promptIds } from '../src/decode-job.js';
+import { profileSince } from '../src/run-cflow.js';
+import { spread, spreadOf } from '../src/statistics.js';
+import { synthesizeModel } from '../src/synth-model.js';
+import { parseVariants } from '../src/variants.js';
+
+let dir: string;
+let file: string;
+beforeAll(async () => {
+  dir = await mkdtemp(join(tmpdir(), 'cflow-decode-test-'));
+  file = join(dir, 'tiny.cflow');
+  await synthesizeModel({ target: file, format: 'cflow', geometry: 'llama-tiny', dtype: 'q4_0', seed: 1 });
+});
+afterAll(() => rm(dir, { recursive: true }));
+
+const lengths = { tokens: 3, prefill: 5, warmup: 2 };
+
+function bench(change: Partial<DecodeBenchOptions> = {}): Promise<DecodeReport> {
+  const variants = parseVariants([], { engine: 'reference' });
+  return benchDecode({ file, threads: 2, runs: 2, variants, ...lengths, ...change });
+}
+
+describe('a measurement', () => {
+  it('gives each run, its rates, and the bytes that the plan says', async () => {
+    const report = await bench({ variants: parseVariants(['threads=1,2'], { engine: 'reference' }) });
+    expect(report.rows.map(({ subject, threads }) => [subject, threads])).toEqual([
+      ['cflow threads=1', 1],
+      ['cflow threads=2', 2],
+    ]);
+    // Stripes of 128 rows and fewer, 72 or 200 columns = 3 or 7 groups of 18 bytes, a header of 16 for each tile:
+    // q, o 72 rows, k, v 36; gate, up 200 rows in two stripes; down 72 rows; two norms; and the head and final norm.
+    const [three, seven] = [3 * 18, 7 * 18];
+    const attention = 4 * 16 + (2 * 72 + 2 * 36) * three + 4 * 72;
+    const dense = 4 * 16 + 2 * 200 * three + 16 + 72 * seven + 4 * 72;
+    expect(report.plannedBytesPerToken).toBe(3 * (attention + dense) + 4 * 72 + 5 * 16 + 523 * three);
+    for (const { runs, decodeTokensPerSecond: speed, gigabytesPerSecond: rate, ...row } of report.rows) {
+      expect(runs.length).toBe(2);
+      const speeds = runs.map(({ decodeSeconds }) => 3 / decodeSeconds);
+      expect([speed.min, speed.max]).toEqual([Math.min(...speeds), Math.max(...speeds)]);
+      expect(rate.median).toBeCloseTo((speed.median * report.plannedBytesPerToken) / 1e9, 9);
+      expect(row.backend).toBe('reference');
+      for (const run of runs) {
+        expect(run.tokenSeconds.length).toBe(3);
+        const sum = run.tokenSeconds.reduce((total, seconds) => total + seconds, 0);
+        expect(sum).toBeGreaterThan(0.5 * run.decodeSeconds);
+        expect(sum).toBeLessThanOrEqual(run.decodeSeconds);
+        expect(run.peakBytes).toBeGreaterThan(20 * 2 ** 20);
+      }
+    }
+  });
+
+  it('fails as the run fails, without a stack', async () => {
+    const damaged = join(dir, 'damaged.cflow');
+    const bytes = await readFile(file);
+    await writeFile(damaged, bytes.fill(1, bytes.length - 100));
+    const failed = bench({ file: damaged, runs: 1 });
+    await expect(failed).rejects.toMatchObject({ code: 'VERIFY_FAILED' });
+    await expect(failed).rejects.toThrowError(/lm_head: .*checksum is [0-9a-f]{8}/);
+  });
+
+  it.each([
+    [{ prefill: 300 }, 'LIMIT_EXCEEDED', '300 tokens do not fit the context of 256'],
+    [{ gguf: 'no-such.gguf' }, 'NOT_READABLE', 'no-such.gguf: cannot open: ENOENT'],
+    [{ file: 'no-such.cflow' }, 'NOT_READABLE', 'no-such.cflow: cannot open: ENOENT'],
+  ])('refuses %j before anything is measured', async (change, code, message) => {
+    const onRun = vi.fn();
+    const refused = bench({ ...change, onRun });
+    await expect(refused).rejects.toMatchObject({ code });
+    await expect(refused).rejects.toThrowError(message);
+    expect(onRun).not.toHaveBeenCalled();
+  });
+});
+
+describe('variants', () => {
+  it('are all combinations, on top of what all have', () => {
+    expect(parseVariants(['delayAware=on,off', 'weights=mapped,resident'], { profile: true })).toEqual([
+      {
+        name: 'cflow delayAware=on weights=mapped',
+        options: { profile: true, delayAware: true, weights: 'mapped' },
+      },
+      {
+        name: 'cflow delayAware=on weights=resident',
+        options: { profile: true, delayAware: true, weights: 'resident' },
+      },
+      {
+        name: 'cflow delayAware=off weights=mapped',
+        options: { profile: true, delayAware: false, weights: 'mapped' },
+      },
+      {
+        name: 'cflow delayAware=off weights=resident',
+        options: { profile: true, delayAware: false, weights: 'resident' },
+      },
+    ]);
+    expect(parseVariants([], {})).toEqual([{ name: 'cflow', options: {} }]);
+  });
+
+  it.each([
+    ['speed=1'],
+    ['weights=here'],
+    ['threads=0'],
+    ['threads=1.5'],
+    ['delayAware'],
+    ['isa='],
+    ['toString=on'],
+  ])('refuse %s', (text) => {
+    expect(() => parseVariants([text], {})).toThrowError(expect.objectContaining({ code: 'USAGE' }));
+  });
+
+  it('refuse an option given twice', () => {
+    expect(() => parseVariants(['threads=1', 'threads=2'], {})).toThrowError('threads is given twice');
+  });
+});
+
+it('the profile of a part is the difference of two states', () => {
+  const state = (calls: number, seconds: number) =>
+    ({ profile: [{ name: 'matvec', calls, seconds, bytes: 100 * calls }] }) as unknown as NativeStats;
+  expect(profileSince(state(2, 1), state(5, 3))).toEqual([
+    { name: 'matvec', calls: 3, seconds: 2, bytes: 300 },
+  ]);
+  expect(profileSince(state(2, 1), state(2, 1))).toEqual([]);
+  expect(profileSince(undefined, undefined)).toEqual([]);
+});
+
+it('prompts stay inside the vocabulary and repeat', () => {
+  for (const vocabSize of [2, 300, 523, 50_304]) {
+    const ids = promptIds(1000, vocabSize);
+    expect(ids.every((id) => Number.isInteger(id) && id > 0 && id < vocabSize)).toBe(true);
+    expect(promptIds(1000, vocabSize)).toEqual(ids);
+  }
+  expect(new Set(promptIds(512, 50_304)).size).toBe(512);
+});
+
+it('a spread is the median and the extremes, in any order', () => {
+  expect(spread([3, 1, 10])).toEqual({ median: 3, min: 1, max: 10 });
+  expect(spreadOf([undefined, 4, 2])).toEqual({ median: 3, min: 2, max: 4 });
+  expect(spreadOf([undefined])).toBeUndefined();
+});
+
+describe('the command', () => {
+  async function run(...argv: string[]): Promise<{ exit: number; out: string; err: string }> {
+    let [out, err] = ['', ''];
+    const stdout = vi.spyOn(process.stdout, 'write').mockImplementation((text) => {
+      out += text;
+      return true;
+    });
+    const stderr = vi.spyOn(process.stderr, 'write').mockImplementation((text) => {
+      err += text;
+      return true;
+    });
+    try {
+      return { exit: await main(argv), out, err };
+    } finally {
+      stdout.mockRestore();
+      stderr.mockRestore();
+    }
+  }
+
+  it('prints one JSON document', async () => {
+    const args = ['--engine', 'reference', '--tokens', '2', '--prefill', '3', '--warmup', '1', '--runs', '1'];
+    const { exit, out, err } = await run('decode', file, ...args, '--json');
+    expect([exit, err]).toEqual([0, '']);
+    expect(JSON.parse(out)).toMatchObject({ model: 'llama-tiny', tokens: 2, rows: [{ subject: 'cflow' }] });
+  });
+
+  it.each([
+    [['decode', 'x.cflow', '--threads', '0'], '--threads is 0, expected 1 to 1024'],
+    [['decode', 'x.cflow', '--variants', 'speed=1'], 'no option is called "speed"'],
+    [['synth', 'x', '--geometry', 'olmoe'], 'use --format cflow or gguf'],
+    [['synth', 'x', '--format', 'gguf', '--shards', '2'], '--shards does not apply'],
+    [['synth', 'x', '--dtype', 'q4_0'], '--dtype q4_0 is none of --format checkpoint'],
+    [['synth', 'x', '--format', 'cflow', '--dtype', 'bf16'], '--dtype bf16 is none of --format cflow'],
+    [['synth', 'x', '--layers', '2'], '--layers does not apply'],
+    [['synth', 'x', '--bytes', '9', '--layers', '2'], 'mutually exclusive'],
+  ])('refuses %j', async (argv, message) => {
+    const { exit, out, err } = await run(...argv);
+    expect([exit, out]).toEqual([2, '']);
+    expect(err).toContain(message);
+    expect(err.trim().split('\n').length).toBe(1);
+  });
+
+  it('writes a model and says how large it is', async () => {
+    const { exit, out } = await run('synth', join(dir, 'new.cflow'), '--format', 'cflow', '--json');
+    expect(exit).toBe(0);
+    expect(JSON.parse(out)).toMatchObject({ parameters: 252_072, layers: 3, dtype: 'q4_0' });
+  });
+});
