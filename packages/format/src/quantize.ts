@@ -43,67 +43,77 @@ function nearestLevel(scaled: number): number {
   return Math.max(-8, Math.min(7, nearest(scaled)));
 }
 
-/** Rounds to `scale`, into `q`. Returns Σ (w − s(q − 8))². */
-function assignNibbles(values: Float32Array, at: number, n: number, scale: number, q: Uint8Array): number {
+function assignNibbles(values: Float32Array, at: number, n: number, scale: number, q: Uint8Array): void {
   const inverse = f32(1 / scale);
-  let error = 0;
-  for (let i = 0; i < n; i++) {
-    const w = values[at + i]!;
-    const level = nearestLevel(f32(w * inverse));
-    q[i] = level + 8;
-    const e = f32(w - f32(scale * level));
-    error = f32(error + f32(e * e));
-  }
-  return error;
+  for (let i = 0; i < n; i++) q[i] = nearestLevel(f32(values[at + i]! * inverse)) + 8;
 }
 
 /** Levels that the largest weight is tried at, on its own side of zero; −8 is the side that reaches further. */
 const SEARCH_LEVELS = Float32Array.of(-8.7, -8.2, -7.8, -7.3, -6.7, -6.1, 6.6, 7.2);
-/** The search must win by more than the rounding of two sums of 32 squares, so that it never truly loses. */
-const MARGIN = f32(0.9999);
-const candidate = new Uint8Array(GROUP);
+/** The search must win by more than the rounding of the sums, so that it never truly loses. */
+const MARGIN = f32(1.00002);
+
+/** Σ w·l and Σ l² over a group, for levels l. */
+interface Fit {
+  wl: number;
+  ll: number;
+}
+const tried: Fit = { wl: 0, ll: 0 };
 
 /**
  * Scale search: of the levels l that each of SEARCH_LEVELS rounds the group to, those with the largest (Σ w·l)² / Σ l²
- * have the least squared error under their best scale, which is Σ w·l / Σ l². The group is rounded once more with that
- * scale in f16, and keeps it if the error is smaller than by the report's rule. Signed scales let the larger side use all
- * 8 levels.
+ * have the least squared error under their best scale, which is Σ w·l / Σ l². That scale, in f16, is taken if it gains
+ * more than the report's. Signed scales let the larger side use all 8 levels.
  */
 export const quantizeQ4Search: Q4Quantizer = (values, at, n, q) => {
   q.fill(8);
   const peak = signedPeak(values, at, n);
   const report = f32ToF16(Math.abs(peak) / 7);
   if (report === 0) return 0;
-  const error = assignNibbles(values, at, n, f16ToF32(report), q);
-  const bits = f32ToF16(bestScale(values, at, n, peak));
+  const fit = bestFit(values, at, n, peak);
+  const bits = f32ToF16(fit.wl / fit.ll);
   const scale = f16ToF32(bits);
-  if (scale === 0 || !Number.isFinite(scale)) return report;
-  if (!(assignNibbles(values, at, n, scale, candidate) < f32(error * MARGIN))) return report;
-  for (let i = 0; i < n; i++) q[i] = candidate[i]!;
-  return bits;
+  const reportScale = f16ToF32(report);
+  fitLevels(values, at, n, f32(1 / reportScale), tried);
+  const usable = scale !== 0 && Number.isFinite(scale);
+  const better = usable && gain(scale, fit) > f32(gain(reportScale, tried) * MARGIN);
+  assignNibbles(values, at, n, better ? scale : reportScale, q);
+  return better ? bits : report;
 };
 
-/** Σ w·l / Σ l² of the best levels. Every weight is over 2^-23 or of no consequence and below 2^19: no square leaves f32. */
-function bestScale(values: Float32Array, at: number, n: number, peak: number): number {
+/**
+ * What a scale takes off the sum of squares: Σ w² − Σ (w − s·l)². Rounding once more, with the scale itself, only adds to
+ * it. Every weight is below 2^19, and over 2^-23 or of no consequence: no square leaves f32.
+ */
+function gain(scale: number, { wl, ll }: Fit): number {
+  return f32(scale * f32(f32(wl + wl) - f32(scale * ll)));
+}
+
+/** Of the levels tried those with the largest (Σ w·l)² / Σ l², the first of equals. */
+function bestFit(values: Float32Array, at: number, n: number, peak: number): Fit {
   const reciprocal = f32(1 / peak);
-  let best = 0;
-  let bestWl = 0;
-  let bestLl = 1;
+  const best = { square: 0, wl: 0, ll: 1 };
   for (let k = 0; k < SEARCH_LEVELS.length; k++) {
-    const inverse = f32(SEARCH_LEVELS[k]! * reciprocal);
-    let wl = 0;
-    let ll = 0;
-    for (let i = at; i < at + n; i++) {
-      const w = values[i]!;
-      const level = nearestLevel(f32(w * inverse));
-      wl = f32(wl + f32(w * level));
-      ll = f32(ll + level * level);
-    }
+    fitLevels(values, at, n, f32(SEARCH_LEVELS[k]! * reciprocal), tried);
+    const { wl, ll } = tried;
     const square = f32(wl * wl);
-    // square / ll > best / bestLl, without the division.
-    if (f32(square * bestLl) > f32(best * ll)) [best, bestWl, bestLl] = [square, wl, ll];
+    // square / ll > best.square / best.ll, without the division.
+    if (f32(square * best.ll) > f32(best.square * ll)) Object.assign(best, { square, wl, ll });
   }
-  return bestWl / bestLl;
+  return best;
+}
+
+function fitLevels(values: Float32Array, at: number, n: number, inverse: number, fit: Fit): void {
+  let wl = 0;
+  let ll = 0;
+  for (let i = at; i < at + n; i++) {
+    const w = values[i]!;
+    const level = nearestLevel(f32(w * inverse));
+    wl = f32(wl + f32(w * level));
+    ll = f32(ll + level * level);
+  }
+  fit.wl = wl;
+  fit.ll = ll;
 }
 
 /** Q8_0: s = max|w| / 127, q = round(w / s). Returns the f16 bits of the scale. */

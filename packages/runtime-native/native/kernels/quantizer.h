@@ -135,8 +135,17 @@ CFLOW_INLINE Floats half_value(Ints half) {
 
 // --- Rounding. -----------------------------------------------------------------------------------------------------
 
-/// Adding 1.5 * 2^23 leaves no bit for a fraction: the nearest integer, ties to even, below 2^22.
-CFLOW_INLINE Floats nearest(Floats x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
+/// The nearest integer, ties to even, below 2^22.
+CFLOW_INLINE Floats nearest(Floats x) {
+#if defined(__GNUC__) && !defined(__clang__) && defined(__AVX512F__)
+  return __builtin_ia32_rndscaleps_mask(x, 8, x, -1, 4);
+#elif defined(__GNUC__) && !defined(__clang__) && defined(__AVX__)
+  return __builtin_ia32_roundps256(x, 8);
+#else
+  // Adding 1.5 * 2^23 leaves no bit for a fraction.
+  return (x + 0x1.8p23f) - 0x1.8p23f;
+#endif
+}
 
 /// The level -8 .. 7 nearest to `scaled`.
 CFLOW_INLINE Floats nearest_level(Floats scaled) { return min(max(nearest(scaled), all(-8.0f)), all(7.0f)); }
@@ -155,18 +164,6 @@ CFLOW_INLINE Floats usable_inverse(Floats scale) {
   return (magnitude == 0) | (magnitude >= 0x7f800000) ? Floats{} : 1.0f / scale;
 }
 
-/// Sum of (w - scale * level)^2 for the levels that the inverse of the scale rounds to.
-CFLOW_INLINE Floats rounding_error(const Floats (&w)[kGroup], Floats scale) {
-  const Floats inverse = usable_inverse(scale);
-  Floats error = {};
-#pragma GCC unroll 4
-  for (int i = 0; i < kGroup; i++) {
-    const Floats e = w[i] - scale * nearest_level(w[i] * inverse);
-    error += e * e;
-  }
-  return error;
-}
-
 // --- q4_0. ---------------------------------------------------------------------------------------------------------
 
 constexpr int kLevels = 8;
@@ -174,8 +171,8 @@ constexpr int kLevels = 8;
 constexpr int kClamped = 4;
 /// Levels that the largest weight is tried at, as in quantize.ts.
 constexpr float kSearchLevels[kLevels] = {-8.7f, -8.2f, -7.8f, -7.3f, -6.7f, -6.1f, 6.6f, 7.2f};
-/// The search must win by more than the rounding of two sums of 32 squares.
-constexpr float kMargin = 0.9999f;
+/// The search must win by more than the rounding of the sums.
+constexpr float kMargin = 1.00002f;
 
 struct Fit {
   Floats square, wl, ll;
@@ -210,6 +207,22 @@ CFLOW_INLINE void try_levels(const Floats (&w)[kGroup], Floats reciprocal, const
   }
 }
 
+/// What a scale takes off the sum of squares: sum of w^2 - sum of (w - scale * l)^2.
+CFLOW_INLINE Floats gain(Floats scale, Floats wl, Floats ll) { return scale * (wl + wl - scale * ll); }
+
+/// The gain of the levels that the scale itself rounds to.
+CFLOW_INLINE Floats rounded_gain(const Floats (&w)[kGroup], Floats scale) {
+  const Floats inverse = usable_inverse(scale);
+  Floats wl = {}, ll = {};
+#pragma GCC unroll 4
+  for (int i = 0; i < kGroup; i++) {
+    const Floats level = nearest_level(w[i] * inverse);
+    wl += w[i] * level;
+    ll += level * level;
+  }
+  return gain(scale, wl, ll);
+}
+
 /// f16 bits of the scale of every lane.
 CFLOW_INLINE Ints search_scales(const Floats (&w)[kGroup]) {
   const Floats peak = signed_peak(w);
@@ -223,8 +236,8 @@ CFLOW_INLINE Ints search_scales(const Floats (&w)[kGroup]) {
   const Ints searched = half_bits(best.wl / best.ll);
   const Ints magnitude = searched & 0x7fff;
   const Ints usable = (magnitude != 0) & (magnitude < 0x7c00) & (report != 0);
-  const Floats limit = rounding_error(w, half_value(report)) * kMargin;
-  return usable & (rounding_error(w, half_value(searched)) < limit) ? searched : report;
+  const Floats limit = rounded_gain(w, half_value(report)) * kMargin;
+  return usable & (gain(half_value(searched), best.wl, best.ll) > limit) ? searched : report;
 }
 
 /// Byte j of a group holds element j low and element j + 16 high; 16 bytes a lane, lane after lane.

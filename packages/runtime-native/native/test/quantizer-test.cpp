@@ -129,7 +129,7 @@ struct Golden {
   uint32_t hash;
 };
 /// Of generate(4096, 42); computed by quantize.ts.
-constexpr Golden kGolden[] = {{Rule::report, 1288827182u}, {Rule::search, 3330856438u}, {Rule::q8, 1668915604u}};
+constexpr Golden kGolden[] = {{Rule::report, 1288827182u}, {Rule::search, 1037042071u}, {Rule::q8, 1668915604u}};
 
 void check_golden(const Kernels& kernels) {
   const std::vector<float> weights = generate(4096, 42);
