@@ -2,7 +2,7 @@
  * What an engine must do, and nothing else: the surface between the library (sessions, sampling, text) and the code
  * that executes plans. The reference interpreter is one engine; others take its place without a change above it.
  */
-import type { ByteSource, ModelFile, TransferMode } from '@cflow/format';
+import { type ByteSource, CflowError, type ModelFile, type TransferMode } from '@cflow/format';
 import type { NativeEngineOptions, NativeEngineStats } from './native/addon.js';
 
 /** Figures that an engine keeps; bytes. */
@@ -66,3 +66,8 @@ export interface EngineOptions {
 }
 
 export type EngineFactory = (source: ByteSource, file: ModelFile, options: EngineOptions) => Promise<Engine>;
+
+/** @throws CflowError INTERRUPTED once the signal is aborted */
+export function interrupt(signal: AbortSignal | undefined): void {
+  if (signal?.aborted) throw new CflowError('INTERRUPTED', 'interrupted', { cause: signal.reason });
+}

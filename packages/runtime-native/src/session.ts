@@ -1,5 +1,5 @@
 import { CflowError, type ModelConfig } from '@cflow/format';
-import type { EngineSession, EngineStats } from './engine.js';
+import { type EngineSession, type EngineStats, interrupt } from './engine.js';
 import { Sampler, type SamplerOptions } from './sampler.js';
 import type { TextTokenizer } from './tokenizer.js';
 
@@ -271,8 +271,4 @@ export class Session {
 /** The smallest value that at least `share` of them do not exceed; 0 if there are none. */
 function percentile(sorted: Float64Array, share: number): number {
   return sorted[Math.max(0, Math.ceil(share * sorted.length) - 1)] ?? 0;
-}
-
-function interrupt(signal: AbortSignal | undefined): void {
-  if (signal?.aborted) throw new CflowError('INTERRUPTED', 'interrupted', { cause: signal.reason });
 }

@@ -282,6 +282,22 @@ describe('interruption', () => {
     await model.createSession().prefill([1]);
   });
 
+  it('an abort that comes with the last token is one', async () => {
+    const session = (await open(small)).createSession();
+    const abort = new AbortController();
+    const run = session.prefill([1, 2], { signal: abort.signal, onLogits: () => abort.abort() });
+    await expect(run).rejects.toMatchObject({ code: 'INTERRUPTED' });
+    await expect(session.decode(1)).rejects.toMatchObject({ code: 'USAGE' });
+  });
+
+  it('an abort after the end changes nothing', async () => {
+    const session = (await open(small)).createSession();
+    const abort = new AbortController();
+    await session.prefill([1, 2], { signal: abort.signal });
+    abort.abort();
+    await session.decode(1);
+  });
+
   it('closing the model ends what runs, and what waits', async () => {
     const model = await open(slow, SLOWLY);
     const runs = [model.createSession(), model.createSession()].map((session) => session.prefill(LONG));

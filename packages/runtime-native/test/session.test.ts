@@ -1,8 +1,8 @@
 import { openModel, streamName } from '@cflow/format';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import { Model } from '../src/model.js';
 import { negativeLogLikelihood, perplexity, splitStories } from '../src/perplexity.js';
-import type { GeneratedToken, GenerateOptions, Session } from '../src/session.js';
+import { type GeneratedToken, type GenerateOptions, Session } from '../src/session.js';
 import { goldenJson, goldenPath, loadSafetensors, type Trace } from './helpers.js';
 import { countingSource, goldenFile, modelBytes, tokenizerMetadata } from './model-file.js';
 
@@ -116,6 +116,45 @@ describe('generate', () => {
     await expect(tooMany).rejects.toMatchObject({ code: 'LIMIT_EXCEEDED' });
     const tooLong = model.createSession().prefill(Array(9).fill(1));
     await expect(tooLong).rejects.toMatchObject({ code: 'LIMIT_EXCEEDED' });
+  });
+});
+
+describe('stats', () => {
+  it('count tokens, and time them one by one', async () => {
+    // 1 ms for the prompt, then tokens of 1 to 100 ms: the median is the 50th of them, p99 the 99th.
+    let now = 0;
+    const clock = vi.spyOn(performance, 'now').mockImplementation(() => now);
+    const waits = [1, ...Array.from({ length: 100 }, (_, i) => ((i * 37) % 100) + 1)];
+    const { config } = await goldenFile('arch5', {}, { contextLength: 200 });
+    const engine = {
+      run: async () => {
+        now += waits.shift()!;
+        return new Float32Array(config.vocabSize);
+      },
+      stats: () => ({ weightBytes: 1, cacheBytes: 2 }),
+      close: async () => undefined,
+    };
+    const session = new Session({ config, engine });
+    expect(session.stats()).toMatchObject({
+      tokensPerSecond: 0,
+      firstTokenMs: 0,
+      tokenMsP50: 0,
+      tokenMsP99: 0,
+    });
+    await session.prefill([1, 2, 3]);
+    for (let i = 0; i < 100; i++) await session.decode(1);
+    clock.mockRestore();
+    expect(session.stats()).toMatchObject({
+      weightBytes: 1,
+      cacheBytes: 2,
+      promptTokens: 3,
+      prefillMs: 1,
+      firstTokenMs: 1,
+      decodeMs: 5050,
+      tokensPerSecond: 100_000 / 5050,
+      tokenMsP50: 50,
+      tokenMsP99: 99,
+    });
   });
 });
 

@@ -1,6 +1,13 @@
 /** The native engine: plans lowered to programs, executed by the addon. */
 import { type ByteSource, buildPlan, CflowError } from '@cflow/format';
-import type { Engine, EngineFactory, EngineSession, EngineStats, RunOptions } from '../engine.js';
+import {
+  type Engine,
+  type EngineFactory,
+  type EngineSession,
+  type EngineStats,
+  interrupt,
+  type RunOptions,
+} from '../engine.js';
 import {
   type Addon,
   addonProblem,
@@ -129,12 +136,14 @@ class NativeSession implements EngineSession {
   }
 
   async run(ids: readonly number[], { signal, onLogits }: RunOptions = {}): Promise<Float32Array> {
-    if (signal?.aborted) throw new CflowError('INTERRUPTED', 'interrupted', { cause: signal.reason });
+    interrupt(signal);
     const cancel = () => this.#handle.cancel();
     signal?.addEventListener('abort', cancel, { once: true });
     try {
       if (onLogits) await this.#runAll(ids, onLogits);
       else await this.#handle.run(Int32Array.from(ids), this.#last, false);
+      // An abort that comes too late for this run has still ended the native session.
+      interrupt(signal);
       return this.#last;
     } catch (error) {
       throw nativeError(error, this.#file);

@@ -1,5 +1,11 @@
-import { buildPlan, CflowError, type ModelConfig, type TransferMode } from '@cflow/format';
-import type { Engine, EngineFactory, EngineSession, RunOptions } from '../engine.js';
+import { buildPlan, type ModelConfig, type TransferMode } from '@cflow/format';
+import {
+  type Engine,
+  type EngineFactory,
+  type EngineSession,
+  interrupt,
+  type RunOptions,
+} from '../engine.js';
 import { FileWeightStore, type WeightStore } from '../weights.js';
 import { Interpreter } from './interpreter.js';
 
@@ -35,7 +41,7 @@ class ReferenceSession implements EngineSession {
 
   async run(ids: readonly number[], { signal, onLogits }: RunOptions = {}): Promise<Float32Array> {
     for (const [index, id] of ids.entries()) {
-      if (signal?.aborted) throw new CflowError('INTERRUPTED', 'interrupted');
+      interrupt(signal);
       await this.#interpreter.step(id, { logits: onLogits !== undefined || index === ids.length - 1 });
       onLogits?.(index, this.#interpreter.logits);
     }
