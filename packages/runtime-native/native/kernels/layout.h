@@ -47,5 +47,24 @@ CFLOW_KERNEL const uint8_t* row_scales_at(const TileView& tile, int row) {
   return tile.scales + static_cast<size_t>(row) * 2u * static_cast<size_t>(tile.groups);
 }
 
+/// Asks for the share of the next tile that corresponds to n rows from `row` on, scales included. Beyond the end of the
+/// mapping a prefetch does nothing.
+CFLOW_KERNEL void prefetch_next_tile(const uint8_t* stripe, const TileView& tile, int row, int n) {
+  const size_t row_total = tile.row_bytes + 2u * static_cast<size_t>(tile.groups);
+  const uint8_t* next = stripe + tile.bytes + static_cast<size_t>(row) * row_total;
+  const size_t bytes = static_cast<size_t>(n) * row_total;
+  for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(next + line);
+}
+
+/// The scales of one row of a tile as f32; 0 for groups that it lacks.
+template <class V>
+CFLOW_KERNEL typename V::S load_row_scales(const TileView& tile, int row) {
+  const uint8_t* scales = row_scales_at(tile, row);
+  if (__builtin_expect(tile.groups == kTileGroups, 1)) return V::load_scales(scales);
+  uint8_t bits[2 * kTileGroups] = {};
+  __builtin_memcpy(bits, scales, 2u * static_cast<size_t>(tile.groups));
+  return V::load_scales(bits);
+}
+
 }  // namespace
 }  // namespace cflow

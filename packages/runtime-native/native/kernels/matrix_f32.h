@@ -18,9 +18,7 @@ CFLOW_KERNEL void dequantize_tile_row(const TileView& tile, int row, float* out)
   const uint8_t* data = row_data(tile, row);
   if constexpr (D == Dtype::q4_0 || D == Dtype::q8_0) {
     alignas(64) float scales[kTileGroups];
-    uint8_t bits[2 * kTileGroups] = {};
-    __builtin_memcpy(bits, row_scales_at(tile, row), 2u * static_cast<size_t>(tile.groups));
-    V::store_scales(scales, V::load_scales(bits));
+    V::store_scales(scales, load_row_scales<V>(tile, row));
     for (int g = 0; g < tile.groups; ++g) {
       typename V::F w[kVectors];
       if constexpr (D == Dtype::q4_0) V::load_q4_group(data + 16 * g, w);

@@ -96,15 +96,9 @@ struct WeightRow {
   typename V::S scales;
 
   CFLOW_KERNEL WeightRow(const TileView& tile, int row) {
-    const uint8_t* scale_bits = row_scales_at(tile, row);
+    scales = load_row_scales<V>(tile, row);
     data = row_data(tile, row);
-    if (__builtin_expect(tile.groups == kTileGroups, 1)) {
-      scales = V::load_scales(scale_bits);
-      return;
-    }
-    uint8_t bits[2 * kTileGroups] = {};
-    __builtin_memcpy(bits, scale_bits, 2u * static_cast<size_t>(tile.groups));
-    scales = V::load_scales(bits);
+    if (__builtin_expect(tile.groups == kTileGroups, 1)) return;
     __builtin_memset(copy, 0, sizeof copy);
     __builtin_memcpy(copy, data, tile.row_bytes);
     data = copy;
@@ -192,12 +186,8 @@ void matvec_q8(const uint8_t* stripe, int rows, int cols, const void* x, float* 
   for (int c = 0; c < cols; c += kTileCols, xc += kQ8TileBytes) {
     const TileView tile = tile_at<D>(stripe, rows, cols - c);
     const ActivationTile<V, D> xs(xc);
-    const size_t row_total = tile.row_bytes + 2u * static_cast<size_t>(tile.groups);
-    const uint8_t* next = stripe + tile.bytes;
     for (int r = 0; r < rows; ++r) {
-      // The same share of the next tile, its scales included. Past the end of the mapping a prefetch does nothing.
-      for (size_t line = 0; line < row_total; line += 64) __builtin_prefetch(next + line);
-      next += row_total;
+      prefetch_next_tile(stripe, tile, r, 1);
       const WeightRow<V, D> w(tile, r);
       sums[r] = row_times_tile<V, D>(w.data, V::mul_scales(w.scales, xs.scales), xs, sums[r]);
     }
@@ -241,20 +231,25 @@ void matmul_q8_tokens(const uint8_t* stripe, int rows, int cols, const uint8_t* 
   }
 }
 
+/// Blocks of T tokens, then of T / 2, down to single ones.
+template <class V, Dtype D, int T>
+void matmul_q8_blocks(const uint8_t* stripe, int rows, int cols, const void* const* x, int tokens, float* const* out) {
+  int t = 0;
+  for (; t + T <= tokens; t += T) {
+    const uint8_t* xs[T];
+    for (int k = 0; k < T; ++k) xs[k] = static_cast<const uint8_t*>(x[t + k]);
+    if constexpr (T == 1) {
+      matvec_q8<V, D>(stripe, rows, cols, xs[0], out[t]);
+    } else {
+      matmul_q8_tokens<V, D, T>(stripe, rows, cols, xs, out + t);
+    }
+  }
+  if constexpr (T > 1) matmul_q8_blocks<V, D, T / 2>(stripe, rows, cols, x + t, tokens - t, out + t);
+}
+
 template <class V, Dtype D>
 void matmul_q8(const uint8_t* stripe, int rows, int cols, const void* const* x, int tokens, float* const* out) {
-  constexpr int kTokens = V::kTokensQ8;
-  for (int t = 0; t < tokens;) {
-    const int n = tokens - t >= kTokens ? kTokens : 1;
-    const uint8_t* xs[kTokens];
-    for (int k = 0; k < n; ++k) xs[k] = static_cast<const uint8_t*>(x[t + k]);
-    if (n == kTokens) {
-      matmul_q8_tokens<V, D, kTokens>(stripe, rows, cols, xs, out + t);
-    } else {
-      matvec_q8<V, D>(stripe, rows, cols, xs[0], out[t]);
-    }
-    t += n;
-  }
+  matmul_q8_blocks<V, D, V::kTokensQ8>(stripe, rows, cols, x, tokens, out);
 }
 
 }  // namespace

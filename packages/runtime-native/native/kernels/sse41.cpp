@@ -20,7 +20,7 @@ struct Sse41 {
   using F = __m256;
   static constexpr int kWidth = 8;
   static constexpr int kTokensF32 = 2;
-  static constexpr int kTokensQ8 = 2;
+  static constexpr int kTokensQ8 = 4;
 
   static CFLOW_KERNEL F zero() { return _mm256_setzero_ps(); }
   static CFLOW_KERNEL F set1(float x) { return _mm256_set1_ps(x); }
