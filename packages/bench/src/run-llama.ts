@@ -36,10 +36,11 @@ interface Sequence {
  * The peer's module, from the packages of this project or of the current directory.
  * @throws CflowError UNSUPPORTED with the command that installs it
  */
-export async function loadPeer(): Promise<Peer> {
-  const places = [import.meta.url, pathToFileURL(join(process.cwd(), 'x.js')).href];
-  for (const place of places) {
-    const found = resolveFrom(place);
+export async function loadPeer(
+  folders: readonly string[] = [import.meta.dirname, process.cwd()],
+): Promise<Peer> {
+  for (const folder of folders) {
+    const found = resolveFrom(folder);
     if (found) return (await import(pathToFileURL(found).href)) as Peer;
   }
   throw new CflowError('UNSUPPORTED', `llama.cpp is measured through ${PEER}, which is not installed`, {
@@ -49,8 +50,8 @@ export async function loadPeer(): Promise<Peer> {
 }
 
 /** The entry of the peer; it is an ES module, which `resolve` of CommonJS only finds by its folders. */
-function resolveFrom(place: string): string | undefined {
-  const { resolve } = createRequire(place);
+function resolveFrom(start: string): string | undefined {
+  const { resolve } = createRequire(join(start, 'x.js'));
   for (const folder of resolve.paths(PEER) ?? []) {
     try {
       return resolve(join(folder, PEER, 'dist', 'index.js'));

@@ -1,12 +1,13 @@
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { NativeStats } from '@cflow/runtime-native';
+import { loadAddon, type NativeStats } from '@cflow/runtime-native';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { main } from '../src/cli.js';
 import { benchDecode, type DecodeBenchOptions, type DecodeReport } from '../src/decode-bench.js';
 import { promptIds } from '../src/decode-job.js';
 import { profileSince } from '../src/run-cflow.js';
+import { loadPeer, PEER_VERSION } from '../src/run-llama.js';
 import { spread, spreadOf } from '../src/statistics.js';
 import { synthesizeModel } from '../src/synth-model.js';
 import { parseVariants } from '../src/variants.js';
@@ -40,6 +41,13 @@ describe('a measurement', () => {
     const attention = 4 * 16 + (2 * 72 + 2 * 36) * three + 4 * 72;
     const dense = 4 * 16 + 2 * 200 * three + 16 + 72 * seven + 4 * 72;
     expect(report.plannedBytesPerToken).toBe(3 * (attention + dense) + 4 * 72 + 5 * 16 + 523 * three);
+    // Without the addon there is nothing to measure it with.
+    const bandwidth = Object.entries(report.readBandwidth);
+    expect(bandwidth.map(([threads]) => threads)).toEqual(loadAddon() ? ['1', '2'] : []);
+    for (const [, { min, max }] of bandwidth) {
+      expect(min).toBeGreaterThan(0.1);
+      expect(max).toBeLessThan(5_000);
+    }
     for (const { runs, decodeTokensPerSecond: speed, gigabytesPerSecond: rate, ...row } of report.rows) {
       expect(runs.length).toBe(2);
       const speeds = runs.map(({ decodeSeconds }) => 3 / decodeSeconds);
@@ -115,6 +123,23 @@ describe('variants', () => {
 
   it('refuse an option given twice', () => {
     expect(() => parseVariants(['threads=1', 'threads=2'], {})).toThrowError('threads is given twice');
+  });
+});
+
+describe('the peer', () => {
+  it('is found among the packages of a folder', async () => {
+    const peer = join(dir, 'project', 'node_modules', 'node-llama-cpp');
+    await mkdir(join(peer, 'dist'), { recursive: true });
+    await writeFile(join(peer, 'package.json'), '{"type":"module"}');
+    await writeFile(join(peer, 'dist', 'index.js'), 'export const getLlama = () => "found";');
+    const { getLlama } = await loadPeer([dir, join(dir, 'project')]);
+    expect(getLlama({})).toBe('found');
+  });
+
+  it('is asked for by the command that installs it', async () => {
+    const missing = loadPeer([dir]);
+    await expect(missing).rejects.toMatchObject({ code: 'UNSUPPORTED' });
+    await expect(missing).rejects.toThrowError(`npm install --no-save node-llama-cpp@${PEER_VERSION}`);
   });
 });
 
