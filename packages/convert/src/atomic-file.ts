@@ -29,6 +29,9 @@ export async function checkTarget(
   }
 }
 
+/** Written bytes after which the disk is set to work on them, so that `commit` has little left to wait for. */
+const SYNC_BYTES = 64 * 1024 * 1024;
+
 /** How file systems without hard links say so. */
 const WITHOUT_LINKS = new Set(['EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EMLINK']);
 
@@ -40,6 +43,9 @@ export class AtomicFile implements ByteSink {
   readonly name: string;
   readonly temporary: string;
   readonly #handle: FileHandle;
+  #unsynced = 0;
+  #syncing: Promise<void> | undefined;
+  #syncFailure: unknown;
 
   private constructor(target: string, temporary: string, handle: FileHandle) {
     this.name = target;
@@ -64,11 +70,28 @@ export class AtomicFile implements ByteSink {
         .catch((cause) => failed(this.name, `cannot write at byte ${offset + done}`, cause));
       done += bytesWritten;
     }
+    this.#unsynced += bytes.length;
+    if (this.#unsynced >= SYNC_BYTES && !this.#syncing) this.#syncAhead();
+  }
+
+  /** A system reports a failed sync once, so `commit` must learn of one that failed here. */
+  #syncAhead(): void {
+    this.#unsynced = 0;
+    this.#syncing = this.#handle
+      .datasync()
+      .catch((cause) => {
+        this.#syncFailure ??= cause;
+      })
+      .finally(() => {
+        this.#syncing = undefined;
+      });
   }
 
   /** Makes the target appear. Without `overwrite` a file that came to exist meanwhile is left alone. */
   async commit(overwrite: boolean): Promise<void> {
     try {
+      await this.#syncing;
+      if (this.#syncFailure) throw this.#syncFailure;
       await this.#handle.sync();
       await this.#handle.close();
       if (overwrite) await rename(this.temporary, this.name);
@@ -94,6 +117,7 @@ export class AtomicFile implements ByteSink {
   }
 
   async discard(): Promise<void> {
+    await this.#syncing;
     await this.#handle.close().catch(() => undefined);
     await unlink(this.temporary).catch(() => undefined);
   }

@@ -42,9 +42,10 @@ export async function runPipeline(
   paths: readonly string[],
   options: PipelineOptions,
 ): Promise<string[]> {
-  const pool = new WorkerPool(options.threads);
+  const pool = new WorkerPool(options.threads, 'worker.js');
   // Hashing reads each file once more, in order, beside the conversion; the page cache usually serves one of the two.
-  const hashing = new WorkerPool(1);
+  // A file is one chain of blocks, as slow as one core: several files go side by side.
+  const hashing = new WorkerPool(Math.min(options.threads, paths.length), 'hash-worker.js');
   const sums = hashFiles(hashing, paths);
   sums.catch(() => undefined);
   try {
@@ -74,14 +75,14 @@ export async function runPipeline(
   }
 }
 
-/** `pool` is one thread of its own, so that hashing neither delays a stripe nor waits for one. */
-async function hashFiles(pool: WorkerPool, paths: readonly string[]): Promise<string[]> {
-  const sums: string[] = [];
-  for (const path of paths) {
-    const result = await pool.run({ kind: 'hash', path });
-    sums.push((result as { sha256: string }).sha256);
-  }
-  return sums;
+/** `pool` has threads of its own, so that hashing neither delays a stripe nor waits for one. */
+function hashFiles(pool: WorkerPool, paths: readonly string[]): Promise<string[]> {
+  return Promise.all(
+    paths.map(async (path) => {
+      const result = await pool.run({ kind: 'hash', path });
+      return (result as { sha256: string }).sha256;
+    }),
+  );
 }
 
 interface Ready {

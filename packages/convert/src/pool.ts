@@ -1,6 +1,10 @@
 import { Worker } from 'node:worker_threads';
 import { CflowError, ERRORS, type ErrorCode } from '@cflow/format';
-import type { Task, TaskResult } from './worker.js';
+import type { HashResult, HashTask } from './hash-worker.js';
+import type { StripeResult, StripeTask } from './worker.js';
+
+export type Task = StripeTask | HashTask;
+export type TaskResult = StripeResult | HashResult;
 
 interface Waiting {
   resolve(result: TaskResult): void;
@@ -18,11 +22,12 @@ export class WorkerPool {
   readonly #waiting = new Map<number, Waiting>();
   #nextJob = 0;
 
-  constructor(threads: number) {
+  /** `script`: of each thread; it calls `serveTasks`. */
+  constructor(threads: number, script: 'worker.js' | 'hash-worker.js') {
     // Tests run from src/, where the worker exists only compiled.
     const file = new URL(import.meta.url.replace(/\/src\/pool\.ts$/, '/dist/pool.js'));
     this.#workers = Array.from({ length: threads }, () => {
-      const worker = new Worker(new URL('./worker.js', file));
+      const worker = new Worker(new URL(`./${script}`, file));
       const entry = { worker, jobs: new Set<number>() };
       worker.on('message', (reply: Reply) => this.#settle(entry.jobs, reply));
       worker.on('error', (error) => this.#fail(entry.jobs, error));

@@ -1,7 +1,4 @@
-/** The thread that quantizes: where rows lie in, bytes of stripes out. Also hashes source files. */
-import { createHash } from 'node:crypto';
-import { closeSync, openSync, readSync } from 'node:fs';
-import { parentPort } from 'node:worker_threads';
+/** The thread that quantizes: where rows lie in, bytes of stripes out. */
 import {
   asCflowError,
   CflowError,
@@ -12,6 +9,7 @@ import {
 } from '@cflow/format';
 import { NATIVE_INPUTS, nativeQuantizer } from '@cflow/runtime-native';
 import { readFileRows } from './file-rows.js';
+import { serveTasks } from './serve.js';
 import type { FileRows } from './sources/checkpoint.js';
 import { DECODERS, type SafetensorsDtype } from './sources/safetensors-dtype.js';
 
@@ -36,18 +34,13 @@ export interface StripeTask {
   /** Takes the result, which begins at its start; at least as many bytes. */
   readonly out: ArrayBuffer;
 }
-export interface HashTask {
-  readonly kind: 'hash';
-  readonly path: string;
-}
-export type Task = StripeTask | HashTask;
 /** A weight that is NaN or infinite: which stripe of the task, its index there, and its value. */
 export interface Nonfinite {
   readonly stripe: number;
   readonly index: number;
   readonly value: number;
 }
-export type TaskResult = { bytes: Uint8Array } | { sha256: string } | { nonfinite: Nonfinite };
+export type StripeResult = { bytes: Uint8Array } | { nonfinite: Nonfinite };
 
 /** Index of the first NaN or Inf, −1 if there is none; with `zero` they are replaced instead. */
 export function findNonfinite(values: Float32Array, zero: boolean): number {
@@ -69,7 +62,7 @@ function rawWeights(weights: FileRows | Float32Array): RawWeights {
   return { bytes: new Uint8Array(weights.buffer, weights.byteOffset, weights.byteLength), dtype: 'F32' };
 }
 
-function runStripes(task: StripeTask): TaskResult {
+function runStripes(task: StripeTask): StripeResult {
   let at = 0;
   for (const [stripe, work] of task.stripes.entries()) {
     const bytes = new Uint8Array(task.out, at, stripeBytes(task.dtype, work.rows, work.cols));
@@ -113,32 +106,4 @@ function quantizeNatively(task: StripeTask, work: StripeWork, raw: RawWeights, o
   return native !== undefined && input !== undefined && native({ ...stripe, input }, out);
 }
 
-/** Small enough to stay in a cache between reading and hashing. */
-const HASH_BYTES = 256 * 1024;
-
-function runHash({ path }: HashTask): TaskResult {
-  const hash = createHash('sha256');
-  const bytes = Buffer.allocUnsafeSlow(HASH_BYTES);
-  const fd = openSync(path, 'r');
-  try {
-    for (;;) {
-      const got = readSync(fd, bytes, 0, HASH_BYTES, null);
-      if (got === 0) break;
-      hash.update(bytes.subarray(0, got));
-    }
-  } finally {
-    closeSync(fd);
-  }
-  return { sha256: hash.digest('hex') };
-}
-
-parentPort?.on('message', ({ job, task }: { job: number; task: Task }) => {
-  try {
-    const result = task.kind === 'stripes' ? runStripes(task) : runHash(task);
-    const transfer = 'bytes' in result ? [result.bytes.buffer as ArrayBuffer] : [];
-    parentPort!.postMessage({ job, result }, transfer);
-  } catch (error) {
-    const { message, code, details } = error as Error & { code?: string; details?: object };
-    parentPort!.postMessage({ job, failure: { message, code, details: { ...details, cause: undefined } } });
-  }
-});
+serveTasks<StripeTask>(runStripes);
