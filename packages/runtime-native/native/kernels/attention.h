@@ -35,7 +35,8 @@ void store_key(const float* key, int dim, int slot, void* key_page) {
   uint8_t* out = static_cast<uint8_t*>(key_page) + kStride * static_cast<size_t>(slot / kKeyLanes * dim) +
                  kCacheBytes<C> * (slot % kKeyLanes);
   for (int d = 0; d < dim; d += kPage) {
-    store_cached<C>(key + d, dim - d < kPage ? dim - d : kPage, kStride, out + kStride * static_cast<size_t>(d), Convert);
+    store_cached<C>(key + d, dim - d < kPage ? dim - d : kPage, kStride, out + kStride * static_cast<size_t>(d),
+                    Convert);
   }
 }
 

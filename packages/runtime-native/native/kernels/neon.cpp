@@ -19,7 +19,9 @@ struct Neon {
 
   static CFLOW_KERNEL F zero() { return vdupq_n_f32(0); }
   static CFLOW_KERNEL F set1(float x) { return vdupq_n_f32(x); }
-  static CFLOW_KERNEL F load(const float* p) { return vreinterpretq_f32_u8(vld1q_u8(reinterpret_cast<const uint8_t*>(p))); }
+  static CFLOW_KERNEL F load(const float* p) {
+    return vreinterpretq_f32_u8(vld1q_u8(reinterpret_cast<const uint8_t*>(p)));
+  }
   static CFLOW_KERNEL void store(float* p, F x) { vst1q_f32(p, x); }
   static CFLOW_KERNEL F load_n(const float* p, int n) {
     if (n == kWidth) return load(p);

@@ -1,5 +1,5 @@
-// AVX for f32, SSE4.1 for integers: CPUs from 2011 on without AVX2, FMA and F16C. Integer vectors are pairs of 16 bytes.
-// trait_avx2.h says what each primitive does.
+// AVX for f32, SSE4.1 for integers: CPUs from 2011 on, without AVX2, FMA and F16C. Integer vectors are pairs of 16
+// bytes. // trait_avx2.h says what each primitive does.
 #include <immintrin.h>
 
 #include "layout.h"
@@ -31,7 +31,9 @@ struct Sse41 {
     const __m128i a = _mm_cmpgt_epi32(count, _mm_setr_epi32(0, 1, 2, 3));
     return _mm256_insertf128_si256(_mm256_castsi128_si256(a), _mm_cmpgt_epi32(count, _mm_setr_epi32(4, 5, 6, 7)), 1);
   }
-  static CFLOW_KERNEL F load_n(const float* p, int n) { return n == kWidth ? load(p) : _mm256_maskload_ps(p, first(n)); }
+  static CFLOW_KERNEL F load_n(const float* p, int n) {
+    return n == kWidth ? load(p) : _mm256_maskload_ps(p, first(n));
+  }
   static CFLOW_KERNEL void store_n(float* p, F x, int n) {
     if (n == kWidth) {
       store(p, x);
@@ -71,8 +73,8 @@ struct Sse41 {
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
   }
 
-  /// Exponent and fraction, moved to their places in an f32, are the number times 2^-112; the product with 2^112 is exact
-  /// for subnormals too. Inf and NaN get the largest exponent besides.
+  /// Exponent and fraction, moved to their places in an f32, are the number times 2^-112; the product with 2^112 is
+  /// exact for subnormals too. Inf and NaN get the largest exponent besides.
   static CFLOW_KERNEL __m128 half_to_float(__m128i h) {
     const __m128i bits = _mm_slli_epi32(_mm_and_si128(h, _mm_set1_epi32(0x7fff)), 13);
     const __m128i sign = _mm_slli_epi32(_mm_and_si128(h, _mm_set1_epi32(0x8000)), 16);

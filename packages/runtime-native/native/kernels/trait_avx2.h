@@ -9,7 +9,7 @@ namespace cflow {
 namespace {
 
 struct Avx2 {
-  // --- f32 vectors. ---------------------------------------------------------------------------------------------------
+  // --- f32 vectors. ------------------------------------------------------------------------------------------------
   using F = __m256;
   static constexpr int kWidth = 8;
   /// Tokens that matmul multiplies a row (f32: four rows) with at once; bounded by the number of registers.
@@ -24,7 +24,9 @@ struct Avx2 {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   }
   /// The first n <= kWidth elements, 0 in the others; touches no other memory.
-  static CFLOW_KERNEL F load_n(const float* p, int n) { return n == kWidth ? load(p) : _mm256_maskload_ps(p, first(n)); }
+  static CFLOW_KERNEL F load_n(const float* p, int n) {
+    return n == kWidth ? load(p) : _mm256_maskload_ps(p, first(n));
+  }
   static CFLOW_KERNEL void store_n(float* p, F x, int n) {
     if (n == kWidth) {
       store(p, x);
@@ -64,7 +66,7 @@ struct Avx2 {
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
   }
 
-  // --- Weights and cache to f32. --------------------------------------------------------------------------------------
+  // --- Weights and cache to f32. -----------------------------------------------------------------------------------
   static CFLOW_KERNEL F load_f16(const uint8_t* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
@@ -94,7 +96,7 @@ struct Avx2 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), bytes);
   }
 
-  // --- The 8 scales of a tile row. ------------------------------------------------------------------------------------
+  // --- The 8 scales of a tile row. ---------------------------------------------------------------------------------
   using S = __m256;
   static CFLOW_KERNEL S load_scales(const uint8_t* f16_bits) { return load_f16(f16_bits); }
   static CFLOW_KERNEL S load_floats8(const uint8_t* p) { return load(reinterpret_cast<const float*>(p)); }
@@ -112,7 +114,7 @@ struct Avx2 {
     return _mm256_permutevar8x32_ps(s, _mm256_set1_epi32(Block));
   }
 
-  // --- Integer dot products. ------------------------------------------------------------------------------------------
+  // --- Integer dot products. ---------------------------------------------------------------------------------------
   using B = __m256i;
   using I = __m256i;  // int32
   static constexpr int kBytes = 32;

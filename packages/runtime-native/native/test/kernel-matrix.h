@@ -24,7 +24,7 @@ struct Stripe {
     expect(p == memory.data() + stripe_bytes(dtype, rows, cols), "size of a stripe");
   }
 
-  double& weight(int r, int c) { return weights[static_cast<size_t>(r) * static_cast<size_t>(cols) + static_cast<size_t>(c)]; }
+  double& weight(int r, int c) { return weights[static_cast<size_t>(r * cols + c)]; }
   const uint8_t* data() { return memory.data(); }
 
  private:
@@ -110,7 +110,8 @@ struct Activations {
       for (int i = 0; i < n; ++i) {
         const int k = zeros ? 0 : i == peak ? (random.below(2) ? 127 : -127) : random.below(253) - 126;
         const double f = zeros || i == peak ? 0 : random.uniform(-0.49, 0.49);
-        x[c + i] = zeros ? 0.0f : i == peak ? std::copysign(amax, static_cast<float>(k)) : static_cast<float>(scale * (k + f));
+        const float inner = static_cast<float>(scale * (k + f));
+        x[c + i] = zeros ? 0.0f : i == peak ? std::copysign(amax, static_cast<float>(k)) : inner;
         exact.push_back(static_cast<double>(x[c + i]));
         quantized.push_back(scale * k);
       }
@@ -162,7 +163,8 @@ inline void expect_output(Case& c, Activations& x, const std::vector<float>& out
 
 inline std::vector<float> output(int rows) { return std::vector<float>(static_cast<size_t>(rows) + 1, kCanary); }
 
-inline void run_matmul(Case& c, const std::vector<const void*>& x, int first, int n, std::vector<std::vector<float>>& out) {
+inline void run_matmul(Case& c, const std::vector<const void*>& x, int first, int n,
+                       std::vector<std::vector<float>>& out) {
   std::vector<float*> outs;
   for (int t = 0; t < n; ++t) outs.push_back(out[static_cast<size_t>(first + t)].data());
   c.kernels.matmul[static_cast<int>(c.arithmetic)][static_cast<int>(c.stripe.dtype)](
@@ -227,7 +229,8 @@ inline void test_special(Random& random, Case c) {
 inline void test_dequantize(Case c) {
   for (int r = 0; r < c.stripe.rows; r += 1 + c.stripe.rows / 7) {
     auto out = output(c.stripe.cols);
-    c.kernels.dequantize_row[static_cast<int>(c.stripe.dtype)](c.stripe.data(), c.stripe.rows, c.stripe.cols, r, out.data());
+    c.kernels.dequantize_row[static_cast<int>(c.stripe.dtype)](c.stripe.data(), c.stripe.rows, c.stripe.cols, r,
+                                                               out.data());
     for (int i = 0; i < c.stripe.cols; ++i) {
       expect_near(static_cast<double>(out[static_cast<size_t>(i)]), c.stripe.weight(r, i), 0,
                   c.name + " dequantize_row " + std::to_string(r) + " column " + std::to_string(i));

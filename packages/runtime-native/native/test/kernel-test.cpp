@@ -19,7 +19,9 @@ void test_selection() {
   int count = 0;
   const Kernels* const* all = available_kernels(&count);
   expect(count >= 1 && std::strcmp(all[count - 1]->isa, "scalar") == 0, "the list ends with scalar");
-  for (int i = 0; i < count; ++i) expect(find_kernels(all[i]->isa) == all[i], std::string("find_kernels ") + all[i]->isa);
+  for (int i = 0; i < count; ++i) {
+    expect(find_kernels(all[i]->isa) == all[i], std::string("find_kernels ") + all[i]->isa);
+  }
   expect(find_kernels("") == all[0], "the empty name is the best");
   expect(find_kernels("mmx") == nullptr && find_kernels("avx") == nullptr && find_kernels("AVX2") == nullptr,
          "unknown names give null");
@@ -82,7 +84,8 @@ void bench(const Kernels& k, Dtype dtype, Arithmetic arithmetic) {
   });
   const double mul = best_time([&] {
     for (int s = 0; s < 8; ++s) {
-      k.matmul[a][d](data.data() + bytes * static_cast<size_t>(s), kTileRows, kCols, inputs.data(), kTokens, outs.data());
+      k.matmul[a][d](data.data() + bytes * static_cast<size_t>(s), kTileRows, kCols, inputs.data(), kTokens,
+                     outs.data());
     }
   });
   std::printf("%-12s %s x %s: matvec %6.1f GB/s, matmul %7.1f GOP/s\n", k.isa, kDtypeNames[d], a ? "q8 " : "f32",

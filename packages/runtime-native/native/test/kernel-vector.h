@@ -17,7 +17,8 @@ inline void expect_vectors(const float* got, const Vector& want, double relative
                            const std::string& what) {
   for (size_t i = 0; i < want.size(); ++i) {
     const double w = static_cast<double>(want[i]);
-    expect_near(static_cast<double>(got[i]), w, relative * std::fabs(w) + absolute, what + " [" + std::to_string(i) + "]");
+    expect_near(static_cast<double>(got[i]), w, relative * std::fabs(w) + absolute,
+                what + " [" + std::to_string(i) + "]");
   }
 }
 
@@ -30,7 +31,8 @@ void compare(const Kernels& kernels, const Kernels& scalar, const Vector& x, dou
   std::memcpy(memory.data(), x.data(), sizeof(float) * x.size());
   kernel(kernels, memory.floats());
   kernel(scalar, want.data());
-  expect_vectors(memory.floats(), want, relative, absolute, kernels.isa + (" " + name) + " of " + std::to_string(x.size()));
+  expect_vectors(memory.floats(), want, relative, absolute,
+                 kernels.isa + (" " + name) + " of " + std::to_string(x.size()));
 }
 
 inline void test_functions(const Kernels& k, const Kernels& scalar) {
@@ -68,8 +70,10 @@ inline void test_linear(const Kernels& k, const Kernels& scalar) {
     for (const double size : {1.0, 1e-25, 1e25}) {
       const Vector x = random_vector(random, n, -size, size);
       const Vector w = random_vector(random, n, -2, 2);
-      compare(k, scalar, x, 1e-6, 0, "rms_norm", [&](const Kernels& t, float* v) { t.rms_norm(v, w.data(), n, 1e-5f, v); });
-      compare(k, scalar, x, 1e-6, 0, "rms_norm", [&](const Kernels& t, float* v) { t.rms_norm(v, nullptr, n, 1e-6f, v); });
+      compare(k, scalar, x, 1e-6, 0, "rms_norm",
+              [&](const Kernels& t, float* v) { t.rms_norm(v, w.data(), n, 1e-5f, v); });
+      compare(k, scalar, x, 1e-6, 0, "rms_norm",
+              [&](const Kernels& t, float* v) { t.rms_norm(v, nullptr, n, 1e-6f, v); });
       double sum = 0;
       for (size_t i = 0; i < n; ++i) sum += std::fabs(static_cast<double>(x[i]) * static_cast<double>(w[i]));
       Guarded end(sizeof(float) * n);
@@ -84,7 +88,8 @@ inline void test_linear(const Kernels& k, const Kernels& scalar) {
       cos[i] = static_cast<float>(std::cos(angle));
       sin[i] = static_cast<float>(std::sin(angle));
     }
-    compare(k, scalar, head, 0, 1e-6, "rope", [&](const Kernels& t, float* v) { t.rope(v, cos.data(), sin.data(), n); });
+    compare(k, scalar, head, 0, 1e-6, "rope",
+            [&](const Kernels& t, float* v) { t.rope(v, cos.data(), sin.data(), n); });
     for (int count = 1; count <= 5; ++count) {
       std::vector<Vector> terms;
       for (int t = 0; t < count; ++t) terms.push_back(random_vector(random, n, -1, 1));
@@ -99,7 +104,8 @@ inline void test_linear(const Kernels& k, const Kernels& scalar) {
   Vector nan(40, 1.0f);
   nan[7] = NAN;
   for (float& v : nan) v *= 2;
-  compare(k, scalar, nan, 0, 0, "rms_norm with NaN", [&](const Kernels& t, float* v) { t.rms_norm(v, nullptr, 40, 1e-5f, v); });
+  compare(k, scalar, nan, 0, 0, "rms_norm with NaN",
+          [&](const Kernels& t, float* v) { t.rms_norm(v, nullptr, 40, 1e-5f, v); });
 }
 
 /// One page of keys and values: stored by the table under test, read by both.
@@ -144,7 +150,8 @@ inline void test_attention(const Kernels& k, const Kernels& scalar) {
           for (int j = 0; j < static_cast<int>(stride); ++j) {
             const size_t at = static_cast<size_t>(i) * stride + static_cast<size_t>(j);
             if (j >= count && j < ceil_div(count, kKeyLanes) * kKeyLanes) continue;
-            expect_near(static_cast<double>(got[at]), static_cast<double>(want[at]), j < count ? 3e-7 * dim : 0, name + " scores");
+            expect_near(static_cast<double>(got[at]), static_cast<double>(want[at]), j < count ? 3e-7 * dim : 0,
+                        name + " scores");
           }
         }
         const Vector p = random_vector(random, got.size(), 0, 1);
@@ -163,9 +170,13 @@ inline void test_conversions(const Kernels& k, const Kernels& scalar) {
   for (size_t i = 0; i < bits.size(); ++i) bits[i] = static_cast<uint16_t>(i);
   Vector x(65536), y(65536);
   k.f16_to_f32(bits.data(), bits.size(), x.data());
-  for (size_t i = 0; i < x.size(); ++i) expect_near(static_cast<double>(x[i]), static_cast<double>(f16_value(bits[i])), 0, "f16_to_f32");
+  for (size_t i = 0; i < x.size(); ++i) {
+    expect_near(static_cast<double>(x[i]), static_cast<double>(f16_value(bits[i])), 0, "f16_to_f32");
+  }
   k.f32_to_f16(x.data(), x.size(), back.data());
-  for (size_t i = 0; i < x.size(); ++i) expect(std::isnan(x[i]) ? (back[i] & 0x7fff) > 0x7c00 : back[i] == bits[i], "f32_to_f16");
+  for (size_t i = 0; i < x.size(); ++i) {
+    expect(std::isnan(x[i]) ? (back[i] & 0x7fff) > 0x7c00 : back[i] == bits[i], "f32_to_f16");
+  }
   k.bf16_to_f32(bits.data(), bits.size(), y.data());
   for (size_t i = 0; i < y.size(); ++i) {
     const uint32_t wide = static_cast<uint32_t>(i) << 16;
@@ -194,7 +205,7 @@ inline void test_conversions(const Kernels& k, const Kernels& scalar) {
   }
 }
 
-/// The scalar table against numbers computed elsewhere (mpmath, 30 digits).
+/// The scalar table against known values of the functions, not computed by it.
 inline void test_known_values(const Kernels& scalar) {
   const float one = 1;
   const auto act = [&](Activation a, float x) {
