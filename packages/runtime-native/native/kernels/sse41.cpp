@@ -1,5 +1,5 @@
 // AVX for f32, SSE4.1 for integers: CPUs from 2011 on, without AVX2, FMA and F16C. Integer vectors are pairs of 16
-// bytes. // trait_avx2.h says what each primitive does.
+// bytes. trait_avx2.h says what each primitive does.
 #include <immintrin.h>
 
 #include "layout.h"
