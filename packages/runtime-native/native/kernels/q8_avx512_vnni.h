@@ -10,6 +10,10 @@ struct alignas(64) Q8Tile {
   /// In the order in which the bytes of a row of weights meet them: for q4_0, per 128 columns, the 64 that face low
   /// nibbles (0 to 15 of each group), then the 64 that face high nibbles; for q8_0 as they come.
   int8_t quants[kTileCols];
+  /// What rounding to `quants` left, in 256ths of a step, in the same order. One vector at a time the memory leaves time
+  /// to use it, so decoding computes with 15-bit activations; many vectors at a time are bound by the multipliers, and
+  /// go without.
+  int8_t rests[kTileCols];
   float scales[kTileCols / kGroup];
   /// Per group: -8 or -128 times the sum of its quants.
   int32_t offsets[kTileCols / kGroup];
@@ -35,6 +39,12 @@ struct Weights8<Dtype::q8_0> {
   static constexpr int quad(int group, int j) { return group * kGroup + 4 * j; }
 };
 
+/// (scaled - quants) in 256ths; half a step is 128 of them, and becomes 127.
+static inline __m128i rest_of(__m512 scaled, __m512i quants) {
+  const __m512 rest = _mm512_sub_ps(scaled, _mm512_cvtepi32_ps(quants));
+  return _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(rest, _mm512_set1_ps(256.0f))));
+}
+
 template <Dtype D>
 static void vnni_quantize_group(const float* x, int n, int group, Q8Tile& tile) {
   const __mmask16 low = n >= 16 ? 0xFFFF : static_cast<__mmask16>((1u << n) - 1);
@@ -48,12 +58,20 @@ static void vnni_quantize_group(const float* x, int n, int group, Q8Tile& tile) 
                        _mm512_cmp_ps_mask(_mm512_abs_ps(b), infinity, _CMP_NLT_UQ)) == 0;
   const float scale = amax / 127.0f < kLeastScale ? 0.0f : amax / 127.0f;
   const __m512 inverse = _mm512_set1_ps(finite && scale > 0 ? 127.0f / amax : 0.0f);
-  const __m512i qa = _mm512_cvtps_epi32(_mm512_mul_ps(a, inverse));
-  const __m512i qb = _mm512_cvtps_epi32(_mm512_mul_ps(b, inverse));
+  // NaN converts to the least integer, whose sums overflow: such a group has no numbers, only its scale.
+  const __mmask16 all = finite ? 0xFFFF : 0;
+  const __m512 sa = _mm512_maskz_mul_ps(all, a, inverse);
+  const __m512 sb = _mm512_maskz_mul_ps(all, b, inverse);
+  const __m512i qa = _mm512_cvtps_epi32(sa);
+  const __m512i qb = _mm512_cvtps_epi32(sb);
   tile.scales[group] = finite ? scale : __builtin_nanf("");
   tile.offsets[group] = -Weights8<D>::kBias * _mm512_reduce_add_epi32(_mm512_add_epi32(qa, qb));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(tile.quants + Weights8<D>::quad(group, 0)), _mm512_cvtsepi32_epi8(qa));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(tile.quants + Weights8<D>::quad(group, 4)), _mm512_cvtsepi32_epi8(qb));
+  const int low_at = Weights8<D>::quad(group, 0);
+  const int high_at = Weights8<D>::quad(group, 4);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(tile.quants + low_at), _mm512_cvtsepi32_epi8(qa));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(tile.quants + high_at), _mm512_cvtsepi32_epi8(qb));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(tile.rests + low_at), rest_of(sa, qa));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(tile.rests + high_at), rest_of(sb, qb));
 }
 
 template <Dtype D>
@@ -272,34 +290,47 @@ static void vnni_matmul_q8(const uint8_t* stripe, int rows, int cols, const void
 // --- One vector: the weights pass once, at the speed of memory ----------------------------------------------------------
 
 /// Bytes ahead of the current row that are fetched: about one tile, so that the data are there when their tile begins.
-constexpr int kAhead = 2048;
+constexpr int kAhead = 4096;
 
-/// One 128-column half of the activations of a tile, as the rows of weights meet it.
+/// One 128-column half of the activations of a tile, as the rows of weights meet it. The integer sums are 256 times
+/// those of the quants plus those of the rests, and start at -8 times the sums of the activations.
 struct HalfTile {
-  __m512i low, high, offset;
+  __m512i low, high, start;
+  __m512i rest_low, rest_high, rest_start;
   __m512 scale;
 };
+
+/// -bias times the sums of four activations, by lane; bias as an unsigned byte.
+static inline __m512i start_of(__m512i start, __m512i bias, __m512i activations) {
+  const __m512i sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), bias, activations);
+  return _mm512_sub_epi32(start, sums);
+}
 
 static inline HalfTile half_tile(const Q8Tile& x, int half) {
   HalfTile h;
   h.low = _mm512_load_si512(x.quants + 128 * half);
   h.high = _mm512_load_si512(x.quants + 128 * half + 64);
-  // The sums of the activations by lane, which the offsets per group do not tell.
+  h.rest_low = _mm512_load_si512(x.rests + 128 * half);
+  h.rest_high = _mm512_load_si512(x.rests + 128 * half + 64);
   const __m512i eight = _mm512_set1_epi8(8);
-  const __m512i sums = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), eight, h.low), eight, h.high);
-  h.offset = _mm512_sub_epi32(_mm512_setzero_si512(), sums);
+  h.start = start_of(start_of(_mm512_setzero_si512(), eight, h.low), eight, h.high);
+  h.rest_start = start_of(start_of(_mm512_setzero_si512(), eight, h.rest_low), eight, h.rest_high);
   const __m512i lanes = _mm512_add_epi32(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3),
                                          _mm512_set1_epi32(4 * half));
-  h.scale = _mm512_permutexvar_ps(lanes, _mm512_castps256_ps512(_mm256_load_ps(x.scales)));
+  const __m512 scales = _mm512_castps256_ps512(_mm256_load_ps(x.scales));
+  h.scale = _mm512_permutexvar_ps(lanes, _mm512_mul_ps(scales, _mm512_set1_ps(1.0f / 256)));
   return h;
 }
 
 /// sum + 128 columns of a row of nibbles times activations, per lane; `scales` holds those of the row's 8 groups.
 static inline __m512 add_half(__m512 sum, __m512i nibbles, const HalfTile& x, __m512 scales, __m512i lanes) {
-  __m512i dots = _mm512_dpbusd_epi32(x.offset, low_nibbles(nibbles), x.low);
-  dots = _mm512_dpbusd_epi32(dots, high_nibbles(nibbles), x.high);
+  const __m512i low = low_nibbles(nibbles);
+  const __m512i high = high_nibbles(nibbles);
+  const __m512i dots = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(x.start, low, x.low), high, x.high);
+  const __m512i rests = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(x.rest_start, low, x.rest_low), high, x.rest_high);
+  const __m512i both = _mm512_add_epi32(_mm512_slli_epi32(dots, 8), rests);
   const __m512 scale = _mm512_mul_ps(_mm512_permutexvar_ps(lanes, scales), x.scale);
-  return _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), scale, sum);
+  return _mm512_fmadd_ps(_mm512_cvtepi32_ps(both), scale, sum);
 }
 
 /// Rows of one tile of q4_0; acc[16 row] holds 16 partial sums of each. F: the tile is 256 columns wide.
@@ -361,18 +392,19 @@ static void matvec_q4_0_q8(const uint8_t* stripe, int rows, int cols, const void
   write_sums(acc, rows, out);
 }
 
-/// 64 columns of a row of q8_0: two groups.
+/// 64 columns of a row of q8_0: two groups. `scales` are those of the row times those of the activations.
 static inline __m512 add_pair(__m512 sum, __m512i weights, const Q8Tile& x, int pair, __m512 scales) {
   const __m512i quants = _mm512_load_si512(x.quants + 64 * pair);
-  const __m512i bias = _mm512_set1_epi8(-128);
-  // 128 times the sums by lane: the bias read as unsigned.
-  const __m512i offset = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_dpbusd_epi32(_mm512_setzero_si512(), bias, quants));
-  const __m512i dots = _mm512_dpbusd_epi32(offset, _mm512_xor_si512(weights, bias), quants);
+  const __m512i rests = _mm512_load_si512(x.rests + 64 * pair);
+  const __m512i bias = _mm512_set1_epi8(-128);  // 128, read as unsigned
+  const __m512i flipped = _mm512_xor_si512(weights, bias);
+  const __m512i zero = _mm512_setzero_si512();
+  const __m512i dots = _mm512_dpbusd_epi32(start_of(zero, bias, quants), flipped, quants);
+  const __m512i rest_dots = _mm512_dpbusd_epi32(start_of(zero, bias, rests), flipped, rests);
+  const __m512i both = _mm512_add_epi32(_mm512_slli_epi32(dots, 8), rest_dots);
   const __m512i lanes = _mm512_add_epi32(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1),
                                          _mm512_set1_epi32(2 * pair));
-  const __m512 activation_scales = _mm512_castps256_ps512(_mm256_load_ps(x.scales));
-  const __m512 scale = _mm512_permutexvar_ps(lanes, _mm512_mul_ps(scales, activation_scales));
-  return _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), scale, sum);
+  return _mm512_fmadd_ps(_mm512_cvtepi32_ps(both), _mm512_permutexvar_ps(lanes, scales), sum);
 }
 
 static void matvec_q8_0_q8(const uint8_t* stripe, int rows, int cols, const void* x, float* out) {
@@ -386,10 +418,11 @@ static void matvec_q8_0_q8(const uint8_t* stripe, int rows, int cols, const void
     const auto scale_mask = static_cast<__mmask8>((1u << groups) - 1);
     const __mmask64 last_mask = groups % 2 ? 0xFFFFFFFFull : ~0ull;
     const int pairs = (groups + 1) / 2;
+    const __m256 activation_scales = _mm256_mul_ps(_mm256_load_ps(tiles[col / kTileCols].scales), _mm256_set1_ps(1.0f / 256));
     for (int r = 0; r < rows; r++) {
       const uint8_t* row = data + 32 * groups * r;
       const __m128i f16 = _mm_maskz_loadu_epi16(scale_mask, scales + 2 * groups * r);
-      const __m512 s = _mm512_castps256_ps512(_mm256_cvtph_ps(f16));
+      const __m512 s = _mm512_castps256_ps512(_mm256_mul_ps(_mm256_cvtph_ps(f16), activation_scales));
       __m512 sum = col ? _mm512_load_ps(acc + 16 * r) : _mm512_setzero_ps();
       for (int pair = 0; pair < pairs; pair++) {
         __builtin_prefetch(row + 64 * pair + kAhead);
