@@ -8,6 +8,9 @@ namespace {
 
 #include "q8_avx512_vnni.h"
 
+#include "q8_avx512_vnni_matmul.h"
+#include "q8_avx512_vnni_matvec.h"
+
 constexpr Kernels table() {
   Kernels k = kernels_of<Avx512>("avx512_vnni");
   k.q8_row_bytes = vnni_q8_row_bytes;

@@ -22,8 +22,17 @@ struct AvxVnni : Avx2 {
   static CFLOW_KERNEL I dot_q4(B low, B high, B x_low, B x_high, I start) {
     return dot_bytes(dot_bytes(start, low, x_low), high, x_high);
   }
+  /// 256 * x + rest.
+  static CFLOW_KERNEL I to_256ths(I x, I rest) { return _mm256_add_epi32(_mm256_slli_epi32(x, 8), rest); }
+  static CFLOW_KERNEL I fine_dot_q4(B low, B high, B x_low, B x_high, B rest_low, B rest_high, I start) {
+    const I dots = dot_q4(low, high, x_low, x_high, _mm256_setzero_si256());
+    return to_256ths(dots, dot_q4(low, high, rest_low, rest_high, start));
+  }
   static CFLOW_KERNEL I dot_q8(B w, B x, I start) {
     return dot_bytes(start, _mm256_xor_si256(w, _mm256_set1_epi8(-128)), x);
+  }
+  static CFLOW_KERNEL I fine_dot_q8(B w, B x, B rest, I start) {
+    return to_256ths(dot_q8(w, x, _mm256_setzero_si256()), dot_q8(w, rest, start));
   }
 };
 

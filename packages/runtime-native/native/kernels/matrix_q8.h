@@ -1,8 +1,11 @@
-// Quantized matrices times int8 activations, over a trait V with integer dot products of V::kBytes bytes.
+// Quantized matrices times quantized activations, over a trait V with integer dot products of V::kBytes bytes.
 //
 // A quantized row holds kQ8TileBytes per 256 columns: the int8 activations in the order in which the weights meet them,
-// the numbers that integer sums start at, and the scales of the 8 groups. For q4_0 a block of kBytes / 16 groups stands
-// as kBytes activations for the low nibbles (the first halves of the groups), then kBytes for the high ones.
+// what rounding left of them in the same order, the numbers that integer sums start at, and the scales of the 8 groups.
+// For q4_0 a block of kBytes / 16 groups stands as kBytes activations for the low nibbles (the first halves of the
+// groups), then kBytes for the high ones.
+//
+// matvec sums in 256ths of a step: 256 times the int8 activations plus the rests. matmul takes the int8 alone.
 //
 // Sums start at -8 * (sum of activations) rather than subtracting 8 from each weight; where the dot product takes
 // unsigned weights only, those of q8_0 are raised by 128 and sums start at -128 * (sum of activations). Only the sum over
@@ -14,9 +17,11 @@
 namespace cflow {
 namespace {
 
-constexpr size_t kQ8Starts = 256;          // int32 [32] for q4_0, [64] for q8_0
-constexpr size_t kQ8Scales = 256 + 256;    // f32 [8]
-constexpr size_t kQ8TileBytes = 512 + 64;  // a multiple of 64
+constexpr size_t kQ8Rests = 256;             // int8 [256]
+constexpr size_t kQ8Starts = 512;            // of matmul: int32 [32] for q4_0, [64] for q8_0
+constexpr size_t kQ8FineStarts = 512 + 256;  // of matvec: the same, in 256ths
+constexpr size_t kQ8Scales = 512 + 512;      // f32 [8]
+constexpr size_t kQ8TileBytes = 1024 + 64;   // a multiple of 64
 /// Below this a scale is subnormal, its inverse not a number of f32: such a group counts as zeros.
 constexpr float kLeastScale = 1.17549435e-38f;
 
@@ -29,9 +34,10 @@ size_t q8_row_bytes(int cols) {
   return q8_row_bytes_of(cols);
 }
 
-/// Quantizes 32 numbers; returns the scale, NaN if one of them is NaN or Inf.
+/// Quantizes 32 numbers to int8 and, in 256ths of a step, what that left; returns the scale, NaN if one of them is NaN
+/// or Inf.
 template <class V>
-CFLOW_KERNEL float quantize_group(const float* x, int8_t* q) {
+CFLOW_KERNEL float quantize_group(const float* x, int8_t* q, int8_t* rests) {
   constexpr int kVectors = kGroup / V::kWidth;
   typename V::F v[kVectors];
   auto most = V::zero();
@@ -42,6 +48,7 @@ CFLOW_KERNEL float quantize_group(const float* x, int8_t* q) {
     check = V::fma(v[k], V::zero(), check);
   }
   __builtin_memset(q, 0, kGroup);
+  __builtin_memset(rests, 0, kGroup);
   if (V::hsum(check) != 0.0f) return __builtin_nanf("");
   const float amax = V::hmax(most);
   const float scale = amax / 127.0f;
@@ -49,12 +56,36 @@ CFLOW_KERNEL float quantize_group(const float* x, int8_t* q) {
   const auto inverse = V::set1(127.0f / amax);
   for (int k = 0; k < kVectors; ++k) v[k] = V::mul(v[k], inverse);
   V::store_q8_group(q, v);
+  for (int k = 0; k < kVectors; ++k) {
+    const auto rest = V::mul(V::sub(v[k], V::round(v[k])), V::set1(256.0f));
+    // Half a step is 128 of them; within 127 either sign is a byte.
+    v[k] = V::max(V::min(rest, V::set1(127.0f)), V::set1(-127.0f));
+  }
+  V::store_q8_group(rests, v);
   return scale;
+}
+
+/// Puts the activations of group g of a tile where the weights meet them.
+template <class V>
+CFLOW_KERNEL void place_group(Dtype weights, const int8_t* q, int g, uint8_t* tile) {
+  constexpr int kBlockGroups = V::kBytes / 16;
+  if (weights == Dtype::q4_0) {
+    uint8_t* low = tile + g / kBlockGroups * 2 * V::kBytes + g % kBlockGroups * 16;
+    __builtin_memcpy(low, q, 16);
+    __builtin_memcpy(low + V::kBytes, q + 16, 16);
+  } else {
+    __builtin_memcpy(tile + kGroup * g, q, kGroup);
+  }
+}
+
+CFLOW_KERNEL int32_t sum_of_group(const int8_t* q) {
+  int32_t sum = 0;
+  for (int i = 0; i < kGroup; ++i) sum += q[i];
+  return sum;
 }
 
 template <class V>
 void quantize_row(Dtype weights, const float* x, int cols, uint8_t* row) {
-  constexpr int kBlockGroups = V::kBytes / 16;
   __builtin_memset(row, 0, q8_row_bytes_of(cols));
   for (int c = 0; c < cols; c += kGroup) {
     uint8_t* tile = row + kQ8TileBytes * static_cast<size_t>(c / kTileCols);
@@ -67,19 +98,16 @@ void quantize_row(Dtype weights, const float* x, int cols, uint8_t* row) {
       values = last;
     }
     alignas(64) int8_t q[kGroup];
-    const float scale = quantize_group<V>(values, q);
-    int32_t sum = 0;
-    for (const int8_t n : q) sum += n;
-    if (weights == Dtype::q4_0) {
-      uint8_t* low = tile + g / kBlockGroups * 2 * V::kBytes + g % kBlockGroups * 16;
-      __builtin_memcpy(low, q, 16);
-      __builtin_memcpy(low + V::kBytes, q + 16, 16);
-    } else {
-      __builtin_memcpy(tile + kGroup * g, q, kGroup);
-    }
-    const int32_t start = weights == Dtype::q4_0 ? -8 * sum : -V::kQ8Bias * sum;
+    alignas(64) int8_t rests[kGroup];
+    const float scale = quantize_group<V>(values, q, rests);
+    place_group<V>(weights, q, g, tile);
+    place_group<V>(weights, rests, g, tile + kQ8Rests);
+    const int bias = weights == Dtype::q4_0 ? 8 : V::kQ8Bias;
+    const int32_t start = -bias * sum_of_group(q);
+    const int32_t fine_start = 256 * start - bias * sum_of_group(rests);
     const int lane = weights == Dtype::q4_0 ? 4 * g : 8 * g;
     __builtin_memcpy(tile + kQ8Starts + 4 * lane, &start, sizeof start);
+    __builtin_memcpy(tile + kQ8FineStarts + 4 * lane, &fine_start, sizeof fine_start);
     __builtin_memcpy(tile + kQ8Scales + 4 * g, &scale, sizeof scale);
   }
 }
@@ -124,7 +152,7 @@ struct WeightBlock {
   }
 };
 
-/// What a block of activations needs for a dot product.
+/// What a block of int8 activations needs for a dot product.
 template <class V, Dtype D>
 struct ActivationBlock {
   typename V::B low, high;
@@ -147,6 +175,35 @@ struct ActivationBlock {
   }
 };
 
+/// What a block of activations with rests needs for a dot product, whose sums are 256ths.
+template <class V, Dtype D>
+struct FineBlock {
+  typename V::B low, high, rest_low, rest_high;
+  typename V::I start;
+
+  CFLOW_KERNEL void load(const uint8_t* tile, int block) {
+    if constexpr (D == Dtype::q4_0) {
+      const uint8_t* at = tile + block * 2 * V::kBytes;
+      low = V::load_bytes(at);
+      high = V::load_bytes(at + V::kBytes);
+      rest_low = V::load_bytes(at + kQ8Rests);
+      rest_high = V::load_bytes(at + kQ8Rests + V::kBytes);
+      start = V::load_ints(tile + kQ8FineStarts + block * V::kBytes);
+    } else {
+      low = V::load_bytes(tile + block * V::kBytes);
+      rest_low = V::load_bytes(tile + kQ8Rests + block * V::kBytes);
+      if constexpr (V::kQ8Bias != 0) start = V::load_ints(tile + kQ8FineStarts + block * V::kBytes);
+    }
+  }
+
+  CFLOW_KERNEL typename V::F dot(const WeightBlock<V, D>& w) const {
+    if constexpr (D == Dtype::q4_0) {
+      return V::to_float(V::fine_dot_q4(w.low, w.high, low, high, rest_low, rest_high, start));
+    }
+    if constexpr (D == Dtype::q8_0) return V::to_float(V::fine_dot_q8(w.low, low, rest_low, start));
+  }
+};
+
 /// Scale of each lane of a block.
 template <class V, Dtype D, int Block>
 CFLOW_KERNEL typename V::F lane_scales(typename V::S scales) {
@@ -157,12 +214,15 @@ CFLOW_KERNEL typename V::F lane_scales(typename V::S scales) {
 /// The activations of one tile, held in registers as far as they go.
 template <class V, Dtype D>
 struct ActivationTile {
-  ActivationBlock<V, D> blocks[kBlocks<V, D>];
-  typename V::S scales;
+  FineBlock<V, D> blocks[kBlocks<V, D>];
+  typename V::S scales;  // of a 256th
 
   CFLOW_KERNEL explicit ActivationTile(const uint8_t* tile) {
     for (int b = 0; b < kBlocks<V, D>; ++b) blocks[b].load(tile, b);
-    scales = V::load_floats8(tile + kQ8Scales);
+    alignas(64) float steps[kTileGroups];
+    __builtin_memcpy(steps, tile + kQ8Scales, sizeof steps);
+    for (float& step : steps) step *= 1.0f / 256;
+    scales = V::load_floats8(reinterpret_cast<const uint8_t*>(steps));
   }
 };
 
@@ -238,11 +298,7 @@ void matmul_q8_blocks(const uint8_t* stripe, int rows, int cols, const void* con
   for (; t + T <= tokens; t += T) {
     const uint8_t* xs[T];
     for (int k = 0; k < T; ++k) xs[k] = static_cast<const uint8_t*>(x[t + k]);
-    if constexpr (T == 1) {
-      matvec_q8<V, D>(stripe, rows, cols, xs[0], out[t]);
-    } else {
-      matmul_q8_tokens<V, D, T>(stripe, rows, cols, xs, out + t);
-    }
+    matmul_q8_tokens<V, D, T>(stripe, rows, cols, xs, out + t);
   }
   if constexpr (T > 1) matmul_q8_blocks<V, D, T / 2>(stripe, rows, cols, x + t, tokens - t, out + t);
 }

@@ -125,6 +125,15 @@ struct Neon {
     return vpaddlq_s16(vmlal_s8(sum, vget_high_s8(w), vget_high_s8(x)));
   }
 #endif
+  /// 256 * x + rest.
+  static CFLOW_KERNEL I to_256ths(I x, I rest) { return vaddq_s32(vshlq_n_s32(x, 8), rest); }
+  static CFLOW_KERNEL I fine_dot_q4(B low, B high, B x_low, B x_high, B rest_low, B rest_high, I start) {
+    const I dots = dot_q4(low, high, x_low, x_high, vdupq_n_s32(0));
+    return to_256ths(dots, dot_q4(low, high, rest_low, rest_high, start));
+  }
+  static CFLOW_KERNEL I fine_dot_q8(B w, B x, B rest, I start) {
+    return to_256ths(dot_q8(w, x, start), dot_q8(w, rest, start));
+  }
   static CFLOW_KERNEL F to_float(I x) { return vcvtq_f32_s32(x); }
 };
 

@@ -14,6 +14,7 @@ namespace {
 struct Q8Group {
   float scale;
   int8_t q[kGroup];
+  int8_t rest[kGroup];
 };
 
 float read_f16(const uint8_t* p) {
@@ -78,7 +79,11 @@ void matvec_f32(const uint8_t* stripe, int rows, int cols, const void* x, float*
   }
 }
 
-template <Dtype D>
+/// Activation i of a group in steps, of 256ths or whole ones.
+double fine(const Q8Group& group, int i) { return group.q[i] + group.rest[i] / 256.0; }
+double whole(const Q8Group& group, int i) { return group.q[i]; }
+
+template <Dtype D, double (*Steps)(const Q8Group&, int)>
 void matvec_q8(const uint8_t* stripe, int rows, int cols, const void* x, float* out) {
   const auto* groups = static_cast<const Q8Group*>(x);
   for (int r = 0; r < rows; ++r) {
@@ -86,7 +91,7 @@ void matvec_q8(const uint8_t* stripe, int rows, int cols, const void* x, float* 
     for (int c = 0; c < cols; ++c) {
       const Weight w = weight_at(D, stripe, rows, cols, r, c);
       const Q8Group& group = groups[c / kGroup];
-      sum += w.scale * w.value * static_cast<double>(group.scale) * group.q[c % kGroup];
+      sum += w.scale * w.value * static_cast<double>(group.scale) * Steps(group, c % kGroup);
     }
     out[r] = static_cast<float>(sum);
   }
@@ -118,7 +123,12 @@ void quantize_row(Dtype, const float* x, int cols, uint8_t* row) {
     // A subnormal scale has too few bits to divide by: such a group counts as zeros.
     if (finite && group.scale < 1.17549435e-38f) group.scale = 0;
     if (!finite || group.scale == 0) continue;
-    for (int i = 0; i < n; ++i) group.q[i] = static_cast<int8_t>(rintf(x[c + i] * (127.0f / amax)));
+    for (int i = 0; i < n; ++i) {
+      const float steps = x[c + i] * (127.0f / amax);
+      const float rest = rintf(256 * (steps - rintf(steps)));
+      group.q[i] = static_cast<int8_t>(rintf(steps));
+      group.rest[i] = static_cast<int8_t>(rest > 127 ? 127 : rest < -127 ? -127 : rest);
+    }
   }
 }
 
@@ -257,9 +267,9 @@ extern const Kernels kKernelsScalar;
 constinit const Kernels kKernelsScalar = {
     .isa = "scalar",
     .matvec = {{matvec_f32<q4_0>, matvec_f32<q8_0>, matvec_f32<f16>, matvec_f32<f32>},
-               {matvec_q8<q4_0>, matvec_q8<q8_0>, nullptr, nullptr}},
+               {matvec_q8<q4_0, fine>, matvec_q8<q8_0, fine>, nullptr, nullptr}},
     .matmul = {{matmul<matvec_f32<q4_0>>, matmul<matvec_f32<q8_0>>, matmul<matvec_f32<f16>>, matmul<matvec_f32<f32>>},
-               {matmul<matvec_q8<q4_0>>, matmul<matvec_q8<q8_0>>, nullptr, nullptr}},
+               {matmul<matvec_q8<q4_0, whole>>, matmul<matvec_q8<q8_0, whole>>, nullptr, nullptr}},
     .q8_row_bytes = q8_row_bytes,
     .quantize_row = quantize_row,
     .dequantize_row = {dequantize_row<q4_0>, dequantize_row<q8_0>, dequantize_row<f16>, dequantize_row<f32>},

@@ -148,17 +148,33 @@ struct Sse41 {
   static CFLOW_KERNEL B low_nibbles(B x) { return {low4(x.a), low4(x.b)}; }
   static CFLOW_KERNEL B high_nibbles(B x) { return {low4(_mm_srli_epi16(x.a, 4)), low4(_mm_srli_epi16(x.b, 4))}; }
   static CFLOW_KERNEL __m128i pairs_to_ints(__m128i x) { return _mm_madd_epi16(x, _mm_set1_epi16(1)); }
-  static CFLOW_KERNEL __m128i dot4(__m128i low, __m128i high, __m128i x_low, __m128i x_high, __m128i start) {
-    const __m128i pairs = _mm_add_epi16(_mm_maddubs_epi16(low, x_low), _mm_maddubs_epi16(high, x_high));
-    return _mm_add_epi32(pairs_to_ints(pairs), start);
+  static CFLOW_KERNEL __m128i pairs_to_256ths(__m128i x, __m128i rest) {
+    return _mm_add_epi32(_mm_madd_epi16(x, _mm_set1_epi16(256)), pairs_to_ints(rest));
+  }
+  static CFLOW_KERNEL Pair pairs_q4(B low, B high, B x_low, B x_high) {
+    return {_mm_add_epi16(_mm_maddubs_epi16(low.a, x_low.a), _mm_maddubs_epi16(high.a, x_high.a)),
+            _mm_add_epi16(_mm_maddubs_epi16(low.b, x_low.b), _mm_maddubs_epi16(high.b, x_high.b))};
   }
   static CFLOW_KERNEL I dot_q4(B low, B high, B x_low, B x_high, I start) {
-    return {dot4(low.a, high.a, x_low.a, x_high.a, start.a), dot4(low.b, high.b, x_low.b, x_high.b, start.b)};
+    const Pair pairs = pairs_q4(low, high, x_low, x_high);
+    return {_mm_add_epi32(pairs_to_ints(pairs.a), start.a), _mm_add_epi32(pairs_to_ints(pairs.b), start.b)};
   }
-  static CFLOW_KERNEL __m128i dot8(__m128i w, __m128i x) {
-    return pairs_to_ints(_mm_maddubs_epi16(_mm_abs_epi8(w), _mm_sign_epi8(x, w)));
+  static CFLOW_KERNEL I fine_dot_q4(B low, B high, B x_low, B x_high, B rest_low, B rest_high, I start) {
+    const Pair pairs = pairs_q4(low, high, x_low, x_high);
+    const Pair rests = pairs_q4(low, high, rest_low, rest_high);
+    return {_mm_add_epi32(pairs_to_256ths(pairs.a, rests.a), start.a),
+            _mm_add_epi32(pairs_to_256ths(pairs.b, rests.b), start.b)};
   }
-  static CFLOW_KERNEL I dot_q8(B w, B x, I) { return {dot8(w.a, x.a), dot8(w.b, x.b)}; }
+  static CFLOW_KERNEL __m128i pairs8(__m128i w, __m128i x) {
+    return _mm_maddubs_epi16(_mm_abs_epi8(w), _mm_sign_epi8(x, w));
+  }
+  static CFLOW_KERNEL I dot_q8(B w, B x, I) {
+    return {pairs_to_ints(pairs8(w.a, x.a)), pairs_to_ints(pairs8(w.b, x.b))};
+  }
+  static CFLOW_KERNEL I fine_dot_q8(B w, B x, B rest, I) {
+    return {pairs_to_256ths(pairs8(w.a, x.a), pairs8(w.a, rest.a)),
+            pairs_to_256ths(pairs8(w.b, x.b), pairs8(w.b, rest.b))};
+  }
   static CFLOW_KERNEL F to_float(I x) { return pair_to_float(x.a, x.b); }
 };
 

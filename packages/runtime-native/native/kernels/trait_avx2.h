@@ -126,17 +126,33 @@ struct Avx2 {
   static CFLOW_KERNEL B low_nibbles(B x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
   static CFLOW_KERNEL B high_nibbles(B x) { return low_nibbles(_mm256_srli_epi16(x, 4)); }
   static CFLOW_KERNEL I pairs_to_ints(__m256i x) { return _mm256_madd_epi16(x, _mm256_set1_epi16(1)); }
+  /// 256 * x + rest, pairs of int16 added up.
+  static CFLOW_KERNEL I pairs_to_256ths(__m256i x, __m256i rest) {
+    return _mm256_add_epi32(_mm256_madd_epi16(x, _mm256_set1_epi16(256)), pairs_to_ints(rest));
+  }
   /// start + sum of low * x_low + high * x_high over the bytes of each group; lanes of a group may be mixed.
   static CFLOW_KERNEL I dot_q4(B low, B high, B x_low, B x_high, I start) {
+    return _mm256_add_epi32(pairs_to_ints(pairs_q4(low, high, x_low, x_high)), start);
+  }
+  static CFLOW_KERNEL __m256i pairs_q4(B low, B high, B x_low, B x_high) {
     // At most 4 * 15 * 127 to an int16.
-    const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(low, x_low), _mm256_maddubs_epi16(high, x_high));
-    return _mm256_add_epi32(pairs_to_ints(pairs), start);
+    return _mm256_add_epi16(_mm256_maddubs_epi16(low, x_low), _mm256_maddubs_epi16(high, x_high));
+  }
+  /// The same of 256 * x + rest, |rest| <= 127.
+  static CFLOW_KERNEL I fine_dot_q4(B low, B high, B x_low, B x_high, B rest_low, B rest_high, I start) {
+    const __m256i pairs = pairs_q4(low, high, x_low, x_high);
+    return _mm256_add_epi32(pairs_to_256ths(pairs, pairs_q4(low, high, rest_low, rest_high)), start);
   }
   /// Sum of w * x over the bytes of each group, |x| <= 127; start is for kQ8Bias.
   static CFLOW_KERNEL I dot_q8(B w, B x, I) {
-    // At most 2 * 128 * 127 = 32,512 to an int16.
-    return pairs_to_ints(_mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w)));
+    return pairs_to_ints(pairs_q8(w, x));
   }
+  static CFLOW_KERNEL __m256i pairs_q8(B w, B x) {
+    // At most 2 * 128 * 127 = 32,512 to an int16.
+    return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+  }
+  /// The same of 256 * x + rest, |rest| <= 127.
+  static CFLOW_KERNEL I fine_dot_q8(B w, B x, B rest, I) { return pairs_to_256ths(pairs_q8(w, x), pairs_q8(w, rest)); }
   static CFLOW_KERNEL F to_float(I x) { return _mm256_cvtepi32_ps(x); }
 };
 

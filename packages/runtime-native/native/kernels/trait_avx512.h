@@ -103,14 +103,25 @@ struct Avx512 {
   static CFLOW_KERNEL B low_nibbles(B x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
   static CFLOW_KERNEL B high_nibbles(B x) { return low_nibbles(_mm512_srli_epi16(x, 4)); }
   static CFLOW_KERNEL I pairs_to_ints(__m512i x) { return _mm512_madd_epi16(x, _mm512_set1_epi16(1)); }
+  static CFLOW_KERNEL I pairs_to_256ths(__m512i x, __m512i rest) {
+    return _mm512_add_epi32(_mm512_madd_epi16(x, _mm512_set1_epi16(256)), pairs_to_ints(rest));
+  }
+  static CFLOW_KERNEL __m512i pairs_q4(B low, B high, B x_low, B x_high) {
+    return _mm512_add_epi16(_mm512_maddubs_epi16(low, x_low), _mm512_maddubs_epi16(high, x_high));
+  }
   static CFLOW_KERNEL I dot_q4(B low, B high, B x_low, B x_high, I start) {
-    const __m512i pairs = _mm512_add_epi16(_mm512_maddubs_epi16(low, x_low), _mm512_maddubs_epi16(high, x_high));
-    return _mm512_add_epi32(pairs_to_ints(pairs), start);
+    return _mm512_add_epi32(pairs_to_ints(pairs_q4(low, high, x_low, x_high)), start);
   }
-  static CFLOW_KERNEL I dot_q8(B w, B x, I) {
+  static CFLOW_KERNEL I fine_dot_q4(B low, B high, B x_low, B x_high, B rest_low, B rest_high, I start) {
+    const __m512i pairs = pairs_q4(low, high, x_low, x_high);
+    return _mm512_add_epi32(pairs_to_256ths(pairs, pairs_q4(low, high, rest_low, rest_high)), start);
+  }
+  static CFLOW_KERNEL __m512i pairs_q8(B w, B x) {
     const __m512i signed_x = _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(w), _mm512_setzero_si512(), x);
-    return pairs_to_ints(_mm512_maddubs_epi16(_mm512_abs_epi8(w), signed_x));
+    return _mm512_maddubs_epi16(_mm512_abs_epi8(w), signed_x);
   }
+  static CFLOW_KERNEL I dot_q8(B w, B x, I) { return pairs_to_ints(pairs_q8(w, x)); }
+  static CFLOW_KERNEL I fine_dot_q8(B w, B x, B rest, I) { return pairs_to_256ths(pairs_q8(w, x), pairs_q8(w, rest)); }
   static CFLOW_KERNEL F to_float(I x) { return _mm512_cvtepi32_ps(x); }
 };
 

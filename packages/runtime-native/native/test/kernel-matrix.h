@@ -10,17 +10,21 @@ namespace kernel_test {
 
 inline const char* const kDtypeNames[] = {"q4_0", "q8_0", "f16", "f32"};
 
-/// A stripe of random weights, and what they are: value = integer * scale or the number.
+/// Of weights: random ones; ones near zero; all the one of largest magnitude. Of activations: random ones, or all the
+/// largest of the group in steps and in 256ths of a step.
+enum class Values { any, tiny, extreme };
+
+/// A stripe of weights, and what they are: value = integer * scale or the number.
 struct Stripe {
   Dtype dtype;
   int rows, cols;
   Guarded memory;
   std::vector<double> weights;
 
-  Stripe(Random& random, Dtype type, int r, int c, bool tiny = false)
+  Stripe(Random& random, Dtype type, int r, int c, Values values = Values::any)
       : dtype(type), rows(r), cols(c), memory(stripe_bytes(type, r, c)), weights(static_cast<size_t>(r * c)) {
     uint8_t* p = memory.data();
-    for (int at = 0; at < cols; at += kTileCols) p = fill_tile(random, p, at, tiny);
+    for (int at = 0; at < cols; at += kTileCols) p = fill_tile(random, p, at, values);
     expect(p == memory.data() + stripe_bytes(dtype, rows, cols), "size of a stripe");
   }
 
@@ -28,7 +32,7 @@ struct Stripe {
   const uint8_t* data() { return memory.data(); }
 
  private:
-  uint8_t* fill_tile(Random& random, uint8_t* p, int at, bool tiny) {
+  uint8_t* fill_tile(Random& random, uint8_t* p, int at, Values values) {
     const int n = std::min(kTileCols, cols - at);
     for (int i = 0; i < kTileHeaderBytes; ++i) *p++ = static_cast<uint8_t>(random.next());
     const int groups = row_scales(dtype, n);
@@ -38,7 +42,7 @@ struct Stripe {
       for (int g = 0; g < groups; ++g) {
         // Either sign; 0, subnormals and numbers from 2^-10 to 2.
         int bits = random.below(24) == 0 ? random.below(1024) : 0x1400 + random.below(0x2c00);
-        if (tiny) bits = random.below(1024);
+        if (values == Values::tiny) bits = random.below(1024);
         bits |= random.below(2) << 15;
         const auto half = static_cast<uint16_t>(bits);
         std::memcpy(scales + 2 * (r * groups + g), &half, 2);
@@ -50,7 +54,7 @@ struct Stripe {
           std::memcpy(&half, scales + 2 * (r * groups + c / kGroup), 2);
           scale = static_cast<double>(f16_value(half));
         }
-        weight(r, at + c) = scale * write_weight(random, p, c, tiny);
+        weight(r, at + c) = scale * write_weight(random, p, c, values);
       }
       for (int c = n; groups && c < groups * kGroup; ++c) pad(p, c);
       p += row_bytes(dtype, n);
@@ -68,14 +72,16 @@ struct Stripe {
     byte = static_cast<uint8_t>(c % kGroup < 16 ? (byte & 0xf0) | q : (byte & 0x0f) | q << 4);
   }
 
-  double write_weight(Random& random, uint8_t* row, int c, bool tiny) {
+  double write_weight(Random& random, uint8_t* row, int c, Values values) {
+    const bool tiny = values == Values::tiny;
+    const bool extreme = values == Values::extreme;
     if (dtype == Dtype::q4_0) {
-      const int q = random.below(16);
+      const int q = extreme ? 15 : random.below(16);
       put_nibble(row, c, q);
       return q - 8;
     }
     if (dtype == Dtype::q8_0) {
-      const int q = random.below(8) == 0 ? (random.below(2) ? 127 : -128) : random.below(256) - 128;
+      const int q = extreme ? -128 : random.below(8) == 0 ? (random.below(2) ? 127 : -128) : random.below(256) - 128;
       row[c] = static_cast<uint8_t>(q);
       return q;
     }
@@ -91,30 +97,25 @@ struct Stripe {
   }
 };
 
-/// A vector of activations whose q8 form is known: x = scale * (k + f) with |f| < 0.49 quantizes to k.
+/// A vector of activations whose q8 form is known: x = scale * (k + (r + f) / 256) with |r| <= 127 and |f| < 0.45
+/// quantizes to k steps and r 256ths.
 struct Activations {
   Guarded memory;
   std::unique_ptr<Guarded> row;  // by quantize_row
-  std::vector<double> exact, quantized;
+  /// As they are; with their 256ths, as matvec takes them; without, as matmul does.
+  std::vector<double> exact, fine, whole;
 
-  Activations(Random& random, int cols, double size = 1)
+  Activations(Random& random, int cols, double size = 1, Values values = Values::any)
       : memory(sizeof(float) * static_cast<size_t>(ceil_div(cols, kGroup) * kGroup)) {
     float* x = memory.floats();
     std::memset(x, 0, sizeof(float) * static_cast<size_t>(ceil_div(cols, kGroup) * kGroup));
     for (int c = 0; c < cols; c += kGroup) {
       const int n = std::min(kGroup, cols - c);
-      const int peak = random.below(n);
-      const auto amax = static_cast<float>(size * random.uniform(0.1, 4));
-      const double scale = static_cast<double>(amax / 127.0f);
-      const bool zeros = random.below(16) == 0;
-      for (int i = 0; i < n; ++i) {
-        const int k = zeros ? 0 : i == peak ? (random.below(2) ? 127 : -127) : random.below(253) - 126;
-        const double f = zeros || i == peak ? 0 : random.uniform(-0.49, 0.49);
-        const float inner = static_cast<float>(scale * (k + f));
-        x[c + i] = zeros ? 0.0f : i == peak ? std::copysign(amax, static_cast<float>(k)) : inner;
-        exact.push_back(static_cast<double>(x[c + i]));
-        quantized.push_back(scale * k);
-      }
+      const int kind = random.below(16);
+      if (values == Values::extreme) add_extremes(random, x + c, n, size);
+      else if (kind == 0) add(x + c, n, 0, [](int) { return Steps{0, 0, 0}; });
+      else if (kind < 3) add_ties(random, x + c, n, size);
+      else add_any(random, x + c, n, size);
     }
   }
 
@@ -125,6 +126,54 @@ struct Activations {
     expect(kernels.q8_row_bytes(cols) % 64 == 0, "q8_row_bytes is a multiple of 64");
     kernels.quantize_row(dtype, memory.floats(), cols, row->data());
     return row->data();
+  }
+
+ private:
+  /// Whole ones, 256ths, and what is lost; all of a group are at most 127 in magnitude, one is.
+  struct Steps {
+    int whole, rest;
+    double lost;
+  };
+
+  /// n activations of one group, `steps(i)` times amax / 127 each.
+  template <class StepsOf>
+  void add(float* x, int n, float amax, StepsOf steps) {
+    const double scale = static_cast<double>(amax / 127.0f);
+    for (int i = 0; i < n; ++i) {
+      const Steps s = steps(i);
+      const bool peak = std::abs(s.whole) == 127;
+      x[i] = peak ? std::copysign(amax, static_cast<float>(s.whole))
+                  : static_cast<float>(scale * (s.whole + (s.rest + s.lost) / 256));
+      exact.push_back(static_cast<double>(x[i]));
+      fine.push_back(scale * (s.whole + s.rest / 256.0));
+      whole.push_back(scale * s.whole);
+    }
+  }
+
+  void add_any(Random& random, float* x, int n, double size) {
+    const int peak = random.below(n);
+    add(x, n, static_cast<float>(size * random.uniform(0.1, 4)), [&](int i) {
+      if (i == peak) return Steps{random.below(2) ? 127 : -127, 0, 0};
+      return Steps{random.below(253) - 126, random.below(255) - 127, random.uniform(-0.45, 0.45)};
+    });
+  }
+
+  /// Halves of a step go to the even one; what that leaves, 128 256ths, is cut to 127.
+  void add_ties(Random& random, float* x, int n, double size) {
+    const int peak = random.below(n);
+    add(x, n, 127 * std::ldexp(1.0f, std::ilogb(size) - 5), [&](int i) {
+      if (i == peak) return Steps{127, 0, 0};
+      const int sign = random.below(2) ? 1 : -1;
+      return Steps{2 * (random.below(125) - 62), 127 * sign, 1.0 * sign};
+    });
+  }
+
+  void add_extremes(Random& random, float* x, int n, double size) {
+    const int sign = random.below(2) ? 1 : -1;
+    const int peak = random.below(n);
+    add(x, n, static_cast<float>(size), [&](int i) {
+      return i == peak ? Steps{127 * sign, 0, 0} : Steps{126 * sign, 127 * sign, 0};
+    });
   }
 };
 
@@ -145,8 +194,8 @@ inline Case make_case(const Kernels& kernels, Arithmetic arithmetic, Stripe& str
 constexpr float kCanary = 12345.5f;
 
 /// Compares one output vector with sums over the weights; the vector has a canary behind it.
-inline void expect_output(Case& c, Activations& x, const std::vector<float>& out, const std::string& kernel) {
-  const auto& values = c.arithmetic == Arithmetic::f32 ? x.exact : x.quantized;
+inline void expect_output(Case& c, const std::vector<double>& values, const std::vector<float>& out,
+                          const std::string& kernel) {
   for (int r = 0; r < c.stripe.rows; ++r) {
     double want = 0;
     double size = 0;
@@ -172,23 +221,25 @@ inline void run_matmul(Case& c, const std::vector<const void*>& x, int first, in
 }
 
 /// matvec, matmul, and matmul in two calls, which must give the same bits.
-inline void test_products(Random& random, Case c, int tokens, double size = 1) {
+inline void test_products(Random& random, Case c, int tokens, double size = 1, Values values = Values::any) {
+  const bool f32 = c.arithmetic == Arithmetic::f32;
   std::vector<std::unique_ptr<Activations>> x;
   std::vector<const void*> inputs;
   for (int t = 0; t < tokens; ++t) {
-    x.push_back(std::make_unique<Activations>(random, c.stripe.cols, size));
+    x.push_back(std::make_unique<Activations>(random, c.stripe.cols, size, values));
     inputs.push_back(x.back()->input(c.kernels, c.arithmetic, c.stripe.dtype));
   }
   auto single = output(c.stripe.rows);
   c.kernels.matvec[static_cast<int>(c.arithmetic)][static_cast<int>(c.stripe.dtype)](
       c.stripe.data(), c.stripe.rows, c.stripe.cols, inputs[0], single.data());
-  expect_output(c, *x[0], single, "matvec");
+  expect_output(c, f32 ? x[0]->exact : x[0]->fine, single, "matvec");
 
   std::vector<std::vector<float>> out(static_cast<size_t>(tokens), output(c.stripe.rows));
   auto split = out;
   run_matmul(c, inputs, 0, tokens, out);
   for (size_t t = 0; t < out.size(); ++t) {
-    expect_output(c, *x[t], out[t], "matmul of " + std::to_string(tokens) + " token " + std::to_string(t));
+    expect_output(c, f32 ? x[t]->exact : x[t]->whole, out[t],
+                  "matmul of " + std::to_string(tokens) + " token " + std::to_string(t));
   }
   const int cut = random.below(tokens);
   if (cut) run_matmul(c, inputs, 0, cut, split);
@@ -259,10 +310,12 @@ inline void test_matrices(const Kernels& kernels) {
         Stripe stripe(random, static_cast<Dtype>(d), rows[turn++ % 8], n);
         test_special(random, make_case(kernels, static_cast<Arithmetic>(a), stripe));
         test_dequantize(make_case(kernels, static_cast<Arithmetic>(a), stripe));
-        Stripe tiny(random, static_cast<Dtype>(d), rows[turn++ % 8], n, true);
+        Stripe tiny(random, static_cast<Dtype>(d), rows[turn++ % 8], n, Values::tiny);
         test_products(random, make_case(kernels, static_cast<Arithmetic>(a), tiny), 5, 1e20);
         test_products(random, make_case(kernels, static_cast<Arithmetic>(a), stripe), 2, 1e30);
         test_products(random, make_case(kernels, static_cast<Arithmetic>(a), stripe), 2, 1e-30);
+        Stripe extreme(random, static_cast<Dtype>(d), rows[turn++ % 8], n, Values::extreme);
+        test_products(random, make_case(kernels, static_cast<Arithmetic>(a), extreme), 3, 1, Values::extreme);
       }
     }
   }
