@@ -45,8 +45,8 @@ const OPTIONS = {
   },
   threads: { type: 'number', requiresArg: true, describe: 'threads that compute [default: CPUs allowed]' },
   weights: {
-    choices: ['mapped', 'resident'] as const,
-    describe: 'in the page cache, or read into memory first [default: mapped]',
+    choices: ['auto', 'mapped', 'resident'] as const,
+    describe: 'in the page cache, or read into memory first [default: auto, by the memory available]',
   },
   arithmetic: {
     choices: ['q8', 'f32'] as const,
@@ -84,11 +84,21 @@ export function commandLine(argv: string[]) {
 /** The command line, parsed. */
 export type Arguments = Awaited<ReturnType<ReturnType<typeof commandLine>['parse']>> & { file: string };
 
+/** Options that the reference engine would ignore. */
+const NATIVE_OPTIONS = ['threads', 'weights', 'arithmetic', 'cache', 'profile'] as const;
+
 /** @throws CflowError USAGE for what the parser lets through */
 export function checkArguments(args: Arguments): void {
   const tasks = ['prompt', 'ids', 'perplexity'].filter((name) => args[name] !== undefined);
   if (tasks.length !== 1) {
     throw new CflowError('USAGE', 'give exactly one of --prompt, --ids and --perplexity');
+  }
+  const ignored = NATIVE_OPTIONS.find((name) => args[name] !== undefined && args[name] !== false);
+  if (args.engine === 'reference' && ignored) {
+    throw new CflowError('USAGE', 'is an option of the native engine; the reference engine has none such', {
+      field: `--${ignored}`,
+      remedy: `leave it out, or use --engine native`,
+    });
   }
   const { maxTokens, stories, tokens, threads } = args;
   const counts = { 'max-tokens': maxTokens, stories, tokens, threads };

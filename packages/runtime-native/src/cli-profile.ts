@@ -5,20 +5,23 @@ import type { SessionStats } from './session.js';
 
 /** Figures of a session and, with the native engine, where its time went; lines for people. */
 export function profileText(stats: SessionStats): string {
-  const { promptTokens, prefillMs, tokensPerSecond, tokenMsP50, tokenMsP99, firstTokenMs } = stats;
+  const { promptTokens, prefillMs, decodeMs, tokensPerSecond, tokenMsP50, tokenMsP99, firstTokenMs } = stats;
   const prefillRate = prefillMs > 0 ? (1000 * promptTokens) / prefillMs : 0;
+  const decode = `decode    ${tokensPerSecond.toFixed(1)} tokens/s; a token takes ${ms(tokenMsP50)} (p50), ${ms(tokenMsP99)} (p99)`;
   const lines = [
     `prompt    ${promptTokens} tokens, ${prefillRate.toFixed(1)} tokens/s, first token after ${ms(firstTokenMs)}`,
-    `decode    ${tokensPerSecond.toFixed(1)} tokens/s; a token takes ${ms(tokenMsP50)} (p50), ${ms(tokenMsP99)} (p99)`,
+    ...(decodeMs > 0 ? [decode] : []),
     ...(stats.native ? nativeLines(stats.native) : []),
   ];
   return `${lines.join('\n')}\n`;
 }
 
 function nativeLines(native: NativeStats): string[] {
-  const { isa, threads, threadsReason, weights, arithmetic, cache, barriersPerToken, profile } = native;
+  const { isa, threads, threadsReason, weights, weightsReason, arithmetic, cache } = native;
+  const { barriersPerToken, profile } = native;
   return [
-    `engine    native, ${isa}, ${threads} threads (${threadsReason}), ${weights} weights, ${arithmetic} activations, ${cache} cache`,
+    `engine    native, ${isa}, ${threads} threads (${threadsReason}), ${arithmetic} activations, ${cache} cache`,
+    `weights   ${weights} (${weightsReason})`,
     `barriers  ${barriersPerToken} per token`,
     ...profileTable(profile, threads),
   ];

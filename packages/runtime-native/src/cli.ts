@@ -5,7 +5,7 @@ import { profileText } from './cli-profile.js';
 import { Model } from './model.js';
 import { perplexity } from './perplexity.js';
 import { Sampler } from './sampler.js';
-import type { FinishReason, GenerateOptions, Session } from './session.js';
+import type { FinishReason, GenerateOptions, SessionStats } from './session.js';
 
 /** Runs cflow-run; resolves to the exit code and never throws. */
 export async function main(argv: string[]): Promise<number> {
@@ -74,12 +74,12 @@ async function generate(model: Model, args: Arguments, signal: AbortSignal): Pro
     finish = token.finish;
     if (!args.json) await write(model.tokenizer ? token.text : `${token.id}${token.finish ? '' : ','}`);
   }
-  if (args.profile) profileOf(session);
+  const stats = session.stats();
+  if (args.profile) showProfile(stats);
   if (!args.json) return write('\n');
   const text = model.tokenizer?.decode(ids) ?? '';
   const vocabulary = { model: model.config.vocabSize, tokenizer: model.tokenizer?.vocabSize };
   const engine = { name: model.engineName, fallback: model.fallback };
-  const stats = session.stats();
   await write(`${JSON.stringify({ promptIds, ids, text, finish, seed, vocabulary, engine, stats })}\n`);
 }
 
@@ -88,16 +88,33 @@ async function score(model: Model, args: Arguments, signal: AbortSignal): Promis
   const text = await readFile(path, 'utf8').catch((cause: NodeJS.ErrnoException) => {
     throw new CflowError('NOT_READABLE', `cannot be read: ${cause.code}`, { file: path, cause });
   });
-  const result = await perplexity(model, text, { stories: args.stories, tokens: args.tokens, signal });
-  if (args.json) return write(`${JSON.stringify(result)}\n`);
+  let stats: SessionStats | undefined;
+  const onStats = (next: SessionStats) => {
+    stats = stats ? together(stats, next) : next;
+  };
+  const { stories: limit, tokens } = args;
+  const result = await perplexity(model, text, { stories: limit, tokens, signal, onStats });
+  if (args.profile && stats) showProfile(stats);
+  const engine = { name: model.engineName, fallback: model.fallback };
+  if (args.json) return write(`${JSON.stringify({ ...result, engine, stats })}\n`);
   const { nats, perplexity: e, predictedTokens, stories } = result;
   await write(
     `${nats.toFixed(4)} nats/token, perplexity ${e.toFixed(3)}, ${predictedTokens} tokens, ${stories} texts\n`,
   );
 }
 
-function profileOf(session: Session): void {
-  process.stderr.write(profileText(session.stats()));
+/** Figures of texts scored one after the other; what the engine counts for all sessions is that of the last. */
+function together(before: SessionStats, last: SessionStats): SessionStats {
+  return {
+    ...last,
+    promptTokens: before.promptTokens + last.promptTokens,
+    prefillMs: before.prefillMs + last.prefillMs,
+    firstTokenMs: before.firstTokenMs,
+  };
+}
+
+function showProfile(stats: SessionStats): void {
+  process.stderr.write(profileText(stats));
 }
 
 function note(text: string): void {

@@ -18,6 +18,8 @@ export interface EngineStats {
 export interface NativeStats
   extends Pick<NativeEngineOptions, 'isa' | 'threads' | 'weights' | 'arithmetic' | 'cache'>,
     Omit<NativeEngineStats, 'weightBytes'> {
+  /** Why weights are mapped or resident, for people. */
+  readonly weightsReason: string;
   /** Where the number of threads came from, for people. */
   readonly threadsReason: string;
 }
@@ -49,8 +51,11 @@ export interface EngineOptions {
   readonly transfers: TransferMode;
   /** Threads that compute, 1 to 1024; absent = what affinity and cgroup quota allow. */
   readonly threads?: number | undefined;
-  /** `mapped` (the page cache; opening is immediate) or `resident` (read into memory of its own). */
-  readonly weights?: NativeEngineOptions['weights'] | undefined;
+  /**
+   * `mapped`: in the page cache; opening is immediate. `resident`: read into huge pages first, which decodes faster.
+   * `auto`, the default: resident if the file is at most half of the memory available.
+   */
+  readonly weights?: 'auto' | NativeEngineOptions['weights'] | undefined;
   /** `q8`: int8 activations in front of quantized tiles, the default there; `f32`: exact. */
   readonly arithmetic?: NativeEngineOptions['arithmetic'] | undefined;
   /** Storage of keys and values; absent = f16 with q8 arithmetic, else f32. */

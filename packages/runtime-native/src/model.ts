@@ -1,3 +1,4 @@
+import { crc32 } from 'node:zlib';
 import {
   type ByteSource,
   CflowError,
@@ -109,7 +110,7 @@ async function openFrom(
   options: OpenModelOptions,
   onClose: () => Promise<void>,
 ): Promise<Model> {
-  const file = await openModel(source);
+  const file = await openModel(source, { crc32 });
   const { transfers = 'none' } = options;
   const fallback = options.engine ? undefined : cannotBeNative(source, transfers);
   const name = options.engine ?? (fallback === undefined ? 'native' : 'reference');

@@ -1,5 +1,6 @@
 import { CflowError } from '@cflow/format';
 import type { Model } from './model.js';
+import type { SessionStats } from './session.js';
 
 const SEPARATOR = '<|endoftext|>';
 
@@ -10,6 +11,8 @@ export interface PerplexityOptions {
   readonly tokens?: number | undefined;
   readonly signal?: AbortSignal | undefined;
   readonly onStory?: ((done: number, of: number) => void) | undefined;
+  /** Gets the figures of the session of each text. */
+  readonly onStats?: ((stats: SessionStats) => void) | undefined;
 }
 
 export interface Perplexity {
@@ -39,14 +42,14 @@ export async function perplexity(
   text: string,
   options: PerplexityOptions = {},
 ): Promise<Perplexity> {
-  const { stories: limit, tokens = 256, signal, onStory } = options;
+  const { stories: limit, tokens = 256, onStory } = options;
   if (!model.tokenizer) throw new CflowError('USAGE', 'the file has no tokenizer, so texts cannot be scored');
   const stories = splitStories(text).slice(0, limit);
   let nats = 0;
   let predictedTokens = 0;
   for (const [index, story] of stories.entries()) {
     const ids = model.tokenizer.encode(story).slice(0, tokens);
-    if (ids.length > 1) nats += await loss(model, ids, signal);
+    if (ids.length > 1) nats += await loss(model, ids, options);
     predictedTokens += Math.max(0, ids.length - 1);
     onStory?.(index + 1, stories.length);
   }
@@ -56,7 +59,11 @@ export async function perplexity(
 }
 
 /** Summed negative log-likelihood of ids[1…] in nats. */
-async function loss(model: Model, ids: readonly number[], signal: AbortSignal | undefined): Promise<number> {
+async function loss(
+  model: Model,
+  ids: readonly number[],
+  { signal, onStats }: PerplexityOptions,
+): Promise<number> {
   const session = model.createSession();
   let sum = 0;
   const onLogits = (index: number, logits: Float32Array) => {
@@ -64,6 +71,7 @@ async function loss(model: Model, ids: readonly number[], signal: AbortSignal | 
   };
   try {
     await session.prefill(ids.slice(0, -1), { signal, onLogits });
+    onStats?.(session.stats());
   } finally {
     await session.close();
   }

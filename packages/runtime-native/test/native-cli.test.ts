@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { goldenFile } from './model-file.js';
+import { goldenFile, tokenizerMetadata } from './model-file.js';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 let directory: string;
@@ -58,11 +58,15 @@ describe('cflow-run', () => {
     expect([native.err, exact.err, reference.err]).toEqual(['', '', '']);
     const documents = [native, exact, reference].map(({ out }) => JSON.parse(out));
     expect(documents.map(({ engine }) => engine.name)).toEqual(['native', 'native', 'reference']);
-    expect(documents[0].stats.native).toMatchObject({ arithmetic: 'q8', cache: 'f16', weights: 'mapped' });
+    expect(documents[0].stats.native).toMatchObject({ arithmetic: 'q8', cache: 'f16', weights: 'resident' });
+    expect(documents[0].stats.native.weightsReason).toMatch(
+      /^0\.00 GB are at most half of [\d.]+ GB available$/,
+    );
     expect(documents[1].stats.native).toMatchObject({
       arithmetic: 'f32',
       cache: 'f32',
       weights: 'resident',
+      weightsReason: 'as asked',
       threads: 1,
       threadsReason: 'as asked',
     });
@@ -77,15 +81,41 @@ describe('cflow-run', () => {
     const { code, out, err } = await run(['--profile', '--threads', '2']);
     expect([code, out.split('\n')]).toEqual([0, [expect.stringMatching(/^\d+(,\d+){7}$/), '']]);
     expect(err).toMatch(/^decode +[\d.]+ tokens\/s; .* \(p50\), .* \(p99\)$/m);
-    expect(err).toMatch(/^engine +native, \w+, 2 threads \(as asked\), mapped weights/m);
+    expect(err).toMatch(/^engine +native, \w+, 2 threads \(as asked\), q8 activations, f16 cache$/m);
+    expect(err).toMatch(/^weights +resident \(.* at most half of .* available\)$/m);
     expect(err).toMatch(/^barriers +\d+ per token$/m);
     expect(err).toMatch(/^matvec +\d+ +[\d.]+ ms +[\d.]+ % +[\d.]+$/m);
+  });
+
+  it('--profile with --perplexity says it of all texts together', async () => {
+    const [text, tiny] = [join(directory, 'texts.txt'), join(directory, 'text-model.cflow')];
+    await writeFile(text, 'AB\n<|endoftext|>\nABBA');
+    const { tokenizerJson, vocabSize } = tokenizerMetadata([]);
+    const tokenizer = {
+      tokenizerJson: JSON.stringify({ ...JSON.parse(tokenizerJson), normalizer: null }),
+      vocabSize,
+    };
+    await writeFile(tiny, (await goldenFile('arch2_4', { dtype: 'q4_0', tokenizer })).bytes);
+    const args = [join(root, 'bin/cflow-run.js'), tiny, '--perplexity', text, '--profile', '--json'];
+    const { code, out, err } = await node([...args, '--weights', 'mapped']);
+    expect({ code, err: code ? err : '' }).toEqual({ code: 0, err: '' });
+    const { predictedTokens, stories, engine, stats } = JSON.parse(out);
+    expect([stories, stats.promptTokens, engine.name]).toEqual([2, predictedTokens, 'native']);
+    expect(err).toMatch(new RegExp(`^prompt +${predictedTokens} tokens, [\\d.]+ tokens/s`, 'm'));
+    expect(err).not.toMatch(/^decode/m);
+    expect(err).toMatch(/^weights +mapped \(as asked\)$/m);
+    expect(err).toMatch(/^matvec +\d+ +[\d.]+ ms/m);
   });
 
   it.each([
     [['--threads', '0'], {}, /--threads/],
     [['--threads', '5000'], {}, /1 to 1024/],
     [['--weights', 'light'], {}, /weights/],
+    [['--engine', 'reference', '--threads', '2'], {}, /--threads.*native/],
+    [['--engine', 'reference', '--weights', 'auto'], {}, /--weights.*native/],
+    [['--engine', 'reference', '--arithmetic', 'f32'], {}, /--arithmetic.*native/],
+    [['--engine', 'reference', '--cache', 'f32'], {}, /--cache.*native/],
+    [['--engine', 'reference', '--profile'], {}, /--profile.*native/],
     [[], { CFLOW_ISA: 'abacus' }, /abacus.*scalar/],
   ])('%j %j is a usage error', async (args, env, message) => {
     const { code, out, err } = await run(args, env);

@@ -1,6 +1,6 @@
 /** The native engine against the interpreter: whole models, every instruction set, batches, rings. */
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { tmpdir, totalmem } from 'node:os';
 import { join } from 'node:path';
 import {
   DTYPE_NAMES,
@@ -17,6 +17,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { makeConfig, makeTensors } from '../../format/test/support.js';
 import { Model, type OpenModelOptions } from '../src/model.js';
 import { type Addon, addonProblem, loadAddon } from '../src/native/addon.js';
+import { chooseWeights } from '../src/native/options.js';
 import { canonicalNames, goldenJson, goldenPath, loadSafetensors, type Trace } from './helpers.js';
 import { type FileOptions, goldenFile, modelBytes } from './model-file.js';
 
@@ -235,6 +236,30 @@ describe('batches and rings', () => {
     }
   });
 
+  it('weights are resident where the file is at most half of the memory available, unless told otherwise', async () => {
+    const choose = (fileBytes: number, availableBytes: number) =>
+      chooseWeights({ fileBytes, availableBytes }, 'auto');
+    expect(choose(1e9, 2e9)).toEqual({
+      weights: 'resident',
+      weightsReason: '1.00 GB are at most half of 2.00 GB available',
+    });
+    expect(choose(1e9 + 1, 2e9)).toMatchObject({ weights: 'mapped' });
+    // Where nothing says what is available, what the machine has is the bound.
+    expect(choose(totalmem(), 2 ** 64)).toMatchObject({ weights: 'mapped' });
+    const asked = chooseWeights({ fileBytes: 9e9, availableBytes: 1 }, 'resident');
+    expect(asked).toEqual({ weights: 'resident', weightsReason: 'as asked' });
+    const path = await golden('arch5');
+    const used = async (options?: OpenModelOptions) =>
+      (await open(path, options)).createSession().stats().native!.weights;
+    expect([await used(), await used({ weights: 'auto' }), await used({ weights: 'mapped' })]).toEqual([
+      'resident',
+      'resident',
+      'mapped',
+    ]);
+    expect(addon.availableMemory()).toBeGreaterThan(2 ** 20);
+    expect(addon.availableMemory()).toBeLessThanOrEqual(totalmem());
+  });
+
   it('resident weights give the same bits as mapped ones', async () => {
     const path = await golden('arch4', { dtype: 'q8_0' });
     const { tokens } = trace('arch4');
@@ -280,7 +305,7 @@ describe('q8 arithmetic', () => {
   it('is the default for quantized files only', async () => {
     const native = async (dtype: Dtype) =>
       (await open(await golden('arch5', { dtype }))).createSession().stats().native;
-    expect(await native('q4_0')).toMatchObject({ arithmetic: 'q8', cache: 'f16', weights: 'mapped' });
+    expect(await native('q4_0')).toMatchObject({ arithmetic: 'q8', cache: 'f16' });
     expect(await native('f16')).toMatchObject({ arithmetic: 'f32', cache: 'f32' });
   });
 });

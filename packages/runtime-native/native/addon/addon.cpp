@@ -1,4 +1,5 @@
 // The addon: what src/native/addon.ts declares.
+#include "../engine/memory.h"
 #include "bandwidth.h"
 #include "handles.h"
 #include "quantize.h"
@@ -39,6 +40,11 @@ Napi::Value constants(const Napi::CallbackInfo& info) {
   return result;
 }
 
+/// availableMemory(): bytes that can still be allocated, by the system and the cgroup limits.
+Napi::Value available(const Napi::CallbackInfo& info) {
+  return Napi::Number::New(info.Env(), static_cast<double>(available_memory()));
+}
+
 Napi::Object init(Napi::Env env, Napi::Object exports) {
   const auto state = EnvState::create(env);
   state->engine_constructor = Napi::Persistent(EngineHandle::define(env));
@@ -48,6 +54,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   state->session_constructor.SuppressDestruct();
   exports.Set("isa", Napi::Function::New(env, isa, "isa"));
   exports.Set("constants", Napi::Function::New(env, constants, "constants"));
+  exports.Set("availableMemory", Napi::Function::New(env, available, "availableMemory"));
   exports.Set("openEngine", Napi::Function::New(env, open_engine, "openEngine"));
   export_bandwidth(env, exports);
   export_quantizer(env, exports);

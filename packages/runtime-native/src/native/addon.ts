@@ -84,6 +84,8 @@ export interface EngineHandle {
 export interface Addon {
   isa(): NativeIsa;
   constants(): TileConstants;
+  /** Bytes that can still be allocated: what the system and the cgroup limits leave; 2^64 where nothing says. */
+  availableMemory(): number;
   /** `fd` may be closed when the promise has settled. */
   openEngine(
     fd: number,

@@ -1,4 +1,5 @@
 /** The native engine: plans lowered to programs, executed by the addon. */
+import { setImmediate } from 'node:timers/promises';
 import { type ByteSource, buildPlan, CflowError } from '@cflow/format';
 import {
   type Engine,
@@ -54,9 +55,13 @@ export const openNativeEngine: EngineFactory = async (source, file, options) => 
       remedy: 'use the engine reference',
     });
   }
-  const resolved = await resolveOptions(file.dtype, options);
+  const place = { dtype: file.dtype, fileBytes: source.size, availableBytes: addon.availableMemory() };
+  const resolved = await resolveOptions(place, options);
   checkIsa(addon, resolved.isa);
+  // Turns of the event loop between the parts, so that opening a model of many streams holds nothing up for long.
+  await setImmediate();
   const program = lowerPlan(buildPlan(file.config, { transfers: 'none' }), file, resolved);
+  await setImmediate();
   const handle = await addon.openEngine(fd, source.size, program, resolved).catch((error) => {
     throw nativeError(error, source.name);
   });
@@ -107,8 +112,9 @@ class NativeEngine implements Engine {
 
   #stats(): EngineFigures {
     const { weightBytes, ...figures } = this.#guard(() => this.#handle.stats());
-    const { isa, threads, threadsReason, weights, arithmetic, cache } = this.#options;
-    return { weightBytes, native: { isa, threads, threadsReason, weights, arithmetic, cache, ...figures } };
+    const { isa, threads, threadsReason, weights, weightsReason, arithmetic, cache } = this.#options;
+    const chosen = { isa, threads, threadsReason, weights, weightsReason, arithmetic, cache };
+    return { weightBytes, native: { ...chosen, ...figures } };
   }
 
   #guard<T>(work: () => T): T {

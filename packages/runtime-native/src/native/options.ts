@@ -1,4 +1,5 @@
 /** What the native engine is opened with: defaults and checks. */
+import { totalmem } from 'node:os';
 import { CflowError, DTYPES, type Dtype } from '@cflow/format';
 import type { EngineOptions } from '../engine.js';
 import { threadBudget } from '../threads.js';
@@ -12,19 +13,31 @@ const MAX_BATCH = 512;
 export interface ResolvedOptions extends NativeEngineOptions {
   /** Where the number of threads came from, for people. */
   readonly threadsReason: string;
+  /** Why weights are mapped or resident, for people. */
+  readonly weightsReason: string;
   readonly delayAware: boolean;
 }
 
+/** What is opened, and where. */
+export interface Place {
+  /** Of the tiles. */
+  readonly dtype: Dtype;
+  readonly fileBytes: number;
+  /** Memory that can still be allocated. */
+  readonly availableBytes: number;
+}
+
 /**
- * The options of the engine for tiles of `dtype`.
+ * The options of the engine for a file.
  * @throws CflowError USAGE for a number of threads or tokens that is none
  */
-export async function resolveOptions(dtype: Dtype, options: EngineOptions): Promise<ResolvedOptions> {
+export async function resolveOptions(place: Place, options: EngineOptions): Promise<ResolvedOptions> {
+  const { dtype } = place;
   const wanted: Arithmetic = options.arithmetic ?? (DTYPES[dtype].scaleBytes > 0 ? 'q8' : 'f32');
   const arithmetic = readsInt8(dtype, wanted) ? 'q8' : 'f32';
   const { threads, reason } = options.threads === undefined ? await threadBudget() : asAsked(options.threads);
   return {
-    weights: options.weights ?? 'mapped',
+    ...chooseWeights(place, options.weights),
     arithmetic,
     cache: options.cache ?? (arithmetic === 'q8' ? 'f16' : 'f32'),
     threads: whole('threads', threads, MAX_THREADS),
@@ -35,6 +48,20 @@ export async function resolveOptions(dtype: Dtype, options: EngineOptions): Prom
     delayAware: options.delayAware ?? true,
   };
 }
+
+/** Resident weights decode faster; a copy that takes more than half of what is left could push out what others need. */
+export function chooseWeights(
+  { fileBytes, availableBytes }: Omit<Place, 'dtype'>,
+  wanted: EngineOptions['weights'] = 'auto',
+): Pick<ResolvedOptions, 'weights' | 'weightsReason'> {
+  if (wanted !== 'auto') return { weights: wanted, weightsReason: 'as asked' };
+  const available = Math.min(availableBytes, totalmem());
+  const fits = fileBytes <= available / 2;
+  const reason = `${gigabytes(fileBytes)} are ${fits ? 'at most' : 'more than'} half of ${gigabytes(available)} available`;
+  return { weights: fits ? 'resident' : 'mapped', weightsReason: reason };
+}
+
+const gigabytes = (bytes: number) => `${(bytes / 1e9).toFixed(2)} GB`;
 
 const asAsked = (threads: number) => ({ threads, reason: 'as asked' });
 

@@ -1,0 +1,164 @@
+/**
+ * Opens a small model, generates, aborts and closes, again and again: memory must not grow, and the event loop must
+ * stay free while the engine computes. Exit 1 if either fails.
+ *
+ *     npm run build && node scripts/soak.mjs [--cycles 10000] [--growth 16] [--delay 20] [--model FILE]
+ *
+ * growth: MiB by which the resident set may exceed what it was after the first tenth of the cycles.
+ * delay: milliseconds that the event loop may be late for reasons of its own while a generation runs; time in which
+ * the system gave the core to another process is measured too, and does not count.
+ * model: what the generation of the delay runs on; a bundled model if absent.
+ */
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { monitorEventLoopDelay, PerformanceObserver } from 'node:perf_hooks';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
+import { convert } from '../packages/convert/dist/index.js';
+import { Model } from '../packages/runtime-native/dist/index.js';
+
+const MIB = 2 ** 20;
+const root = fileURLToPath(new URL('..', import.meta.url));
+const { values } = parseArgs({
+  options: {
+    cycles: { type: 'string', default: '10000' },
+    growth: { type: 'string', default: '16' },
+    delay: { type: 'string', default: '20' },
+    model: { type: 'string' },
+  },
+});
+const cycles = Number(values.cycles);
+const directory = mkdtempSync(join(tmpdir(), 'cflow-soak-'));
+process.on('exit', () => rmSync(directory, { recursive: true, force: true }));
+
+async function converted(source, name) {
+  const output = join(directory, name);
+  await convert({ source: join(root, source), output });
+  return output;
+}
+
+/** One model and session from beginning to end; every way to end a generation has its turn. */
+async function cycle(path, i) {
+  const weights = i % 2 ? 'mapped' : 'resident';
+  const model = await Model.open(path, { engine: 'native', threads: 2, weights });
+  const session = model.createSession();
+  const abort = new AbortController();
+  const generation = session.generate({
+    ids: [1, 2, 3],
+    maxTokens: 8,
+    signal: abort.signal,
+    ignoreEos: true,
+  });
+  await generation.next();
+  const next = generation.next();
+  if (i % 3 === 0) abort.abort();
+  await next.catch(() => undefined);
+  if (i % 3 === 1) await session.close();
+  if (i % 5 === 0) await Promise.all([model.close(), generation.next().catch(() => undefined)]);
+  await model.close();
+}
+
+/** Milliseconds that the main thread was ready to run and the system ran something else. */
+function kept() {
+  try {
+    return Number(readFileSync(`/proc/self/task/${process.pid}/schedstat`, 'utf8').split(' ')[1]) / 1e6;
+  } catch {
+    return 0;
+  }
+}
+
+/** The longest pauses of a stretch of work: of the event loop, and of the garbage collector within it. */
+class Pauses {
+  #loop = monitorEventLoopDelay({ resolution: 1 });
+  #collector = new PerformanceObserver((list) => {
+    for (const { duration } of list.getEntries()) this.collection = Math.max(this.collection, duration);
+  });
+  collection = 0;
+  /** Longest delay of one turn in which the system did not hold the thread up, ms. */
+  own = 0;
+  #last = performance.now();
+  #kept = kept();
+  #timer = setInterval(() => this.#turn(), 1);
+
+  constructor() {
+    this.#collector.observe({ entryTypes: ['gc'] });
+    this.#loop.enable();
+  }
+
+  /** The same delay once more, with what the system took subtracted. */
+  #turn() {
+    const [now, waited] = [performance.now(), kept()];
+    this.own = Math.max(this.own, now - this.#last - (waited - this.#kept));
+    [this.#last, this.#kept] = [now, waited];
+  }
+
+  end() {
+    clearInterval(this.#timer);
+    this.#loop.disable();
+    this.#collector.disconnect();
+    const ms = (value) => value.toFixed(1);
+    return {
+      own: this.own,
+      text: `event loop late by ${ms(this.#loop.max / 1e6)} ms at worst, ${ms(this.own)} ms without what other processes took; longest collection ${ms(this.collection)} ms`,
+    };
+  }
+}
+
+setFlagsFromString('--expose-gc');
+const collect = runInNewContext('gc');
+
+function memory() {
+  collect();
+  const { rss, external, heapUsed } = process.memoryUsage();
+  return {
+    rss,
+    text: [
+      `RSS ${(rss / MIB).toFixed(1)}`,
+      `heap ${(heapUsed / MIB).toFixed(1)}`,
+      `external ${(external / MIB).toFixed(1)} MiB`,
+    ].join(', '),
+  };
+}
+
+async function soak(path) {
+  const every = Math.max(1, Math.round(cycles / 10));
+  let base;
+  let grown = 0;
+  let pauses = new Pauses();
+  for (let i = 1; i <= cycles; i++) {
+    await cycle(path, i);
+    if (i % every) continue;
+    const late = pauses.end().text;
+    const { rss, text } = memory();
+    console.log(`${String(i).padStart(6)} cycles: ${text}; ${late}`);
+    base ??= rss;
+    grown = rss - base;
+    pauses = new Pauses();
+  }
+  pauses.end();
+  console.log(`grown by ${(grown / MIB).toFixed(1)} MiB after warm-up; the bound is ${values.growth} MiB`);
+  return grown <= Number(values.growth) * MIB;
+}
+
+async function decode(path) {
+  const model = await Model.open(path, { engine: 'native' });
+  const pauses = new Pauses();
+  let tokens = 0;
+  for (let i = 0; i < 20; i++) {
+    const session = model.createSession();
+    for await (const _ of session.generate({ ids: [1], maxTokens: 200, ignoreEos: true, seed: i })) tokens++;
+    await session.close();
+  }
+  const { own, text } = pauses.end();
+  await model.close();
+  console.log(`decoding ${tokens} tokens: ${text}; the bound is ${values.delay} ms`);
+  return own <= Number(values.delay);
+}
+
+const small = await converted('packages/runtime-native/test/golden/arch2_4', 'small.cflow');
+const flat = await soak(small);
+const free = await decode(values.model ?? (await converted('models/stories-arch2_4', 'stories.cflow')));
+process.exitCode = flat && free ? 0 : 1;
