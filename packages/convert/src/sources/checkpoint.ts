@@ -1,10 +1,10 @@
 /** A checkpoint directory as the converter sees it: a configuration and tensors by canonical name. */
 import { stat } from 'node:fs/promises';
-import { basename, join, resolve } from 'node:path';
 import { CflowError, type ModelConfig, PRESETS } from '@cflow/format';
-import { errno, openUnlessMissing } from '@cflow/format/node';
+import { errno } from '@cflow/format/node';
 import { cflow, type Family, readModelConfig } from '../families/index.js';
 import { parseJsonObject } from '../json.js';
+import { type CheckpointFiles, directoryFiles, hasFile } from './files.js';
 import { listTensorMismatches, tensorNameMap, throwMismatches } from './mismatch.js';
 import { type RowRange, tensorRowRange, tensorRowsF32 } from './safetensors.js';
 import type { SafetensorsDtype } from './safetensors-dtype.js';
@@ -26,6 +26,10 @@ export interface SourceFile {
   readonly name: string;
   readonly path: string;
   readonly bytes: number;
+  /** What the place that it came from claims. */
+  readonly sha256?: string | undefined;
+  /** Has no path on this machine: its claimed hash is all that there is. */
+  readonly remote?: boolean | undefined;
 }
 
 /** Rows as they lie in an open file, for a thread that reads them itself. */
@@ -35,7 +39,7 @@ export interface FileRows extends RowRange {
 }
 
 export interface CheckpointSource {
-  /** The directory's name, never its path. */
+  /** The directory's or repository's name, never a path. */
   readonly name: string;
   readonly config: ModelConfig;
   /** Every file that was read or will be: weights first, then texts. */
@@ -57,6 +61,8 @@ export interface OpenCheckpointOptions {
   model?: string;
   /** Allows a directory without weights. Weights that are there are checked all the same. */
   dryRun?: boolean;
+  /** Where the files are, if not in a directory called `path`; `path` is then what errors call the checkpoint. */
+  files?: CheckpointFiles;
 }
 
 interface Texts {
@@ -74,16 +80,16 @@ export async function openCheckpoint(
   path: string,
   options: OpenCheckpointOptions = {},
 ): Promise<CheckpointSource> {
-  await checkDirectory(path);
-  const name = basename(resolve(path));
-  const texts = textFiles(path);
-  const { family, config } = await readConfig(path, name, texts, options.model ?? 'auto');
-  const tokenizer = await tokenizerOf(path, texts);
-  const weights = await openWeights(path, texts, options.dryRun ?? false);
+  if (!options.files) await checkDirectory(path);
+  const files = options.files ?? directoryFiles(path);
+  const texts = textFiles(files);
+  const { family, config } = await readConfig(files, texts, options.model ?? 'auto');
+  const tokenizer = await tokenizerOf(files, texts);
+  const weights = await openWeights(path, files, texts, options.dryRun ?? false);
   try {
     const names = tensorNameMap(config, family, path);
     if (weights) throwMismatches(listTensorMismatches(config, family, weights.tensors), path);
-    return checkpointSource({ name, path, config, tokenizer, texts, weights, names });
+    return checkpointSource({ name: files.origin, path, config, tokenizer, texts, weights, names });
   } catch (error) {
     await weights?.close();
     throw error;
@@ -150,13 +156,12 @@ async function checkDirectory(path: string): Promise<void> {
 }
 
 async function readConfig(
-  dir: string,
-  name: string,
+  files: CheckpointFiles,
   texts: Texts,
   model: string,
 ): Promise<{ family: Family; config: ModelConfig }> {
   if (model !== 'auto') return { family: cflow, config: presetNamed(model) };
-  const file = join(dir, 'config.json');
+  const file = files.at('config.json');
   const bytes = await texts.read('config.json');
   if (!bytes) {
     throw new CflowError('NOT_READABLE', 'missing', {
@@ -166,8 +171,8 @@ async function readConfig(
   }
   const generationBytes = await texts.read('generation_config.json');
   const generation =
-    generationBytes && parseJsonObject(generationBytes, { file: join(dir, 'generation_config.json') });
-  return readModelConfig(parseJsonObject(bytes, { file }), { name, file, generation });
+    generationBytes && parseJsonObject(generationBytes, { file: files.at('generation_config.json') });
+  return readModelConfig(parseJsonObject(bytes, { file }), { name: files.modelName, file, generation });
 }
 
 function presetNamed(model: string): ModelConfig {
@@ -181,22 +186,27 @@ function presetNamed(model: string): ModelConfig {
   });
 }
 
-async function tokenizerOf(dir: string, texts: Texts): Promise<Tokenizer | undefined> {
+async function tokenizerOf(at: CheckpointFiles, texts: Texts): Promise<Tokenizer | undefined> {
   const files = {
     tokenizerJson: await texts.read('tokenizer.json'),
     tokenizerConfigJson: await texts.read('tokenizer_config.json'),
     chatTemplate: await texts.read('chat_template.jinja'),
   };
-  return readTokenizer(files, (name) => join(dir, name));
+  return readTokenizer(files, at.at);
 }
 
 /** The single file wins over an index, as in transformers. */
-async function openWeights(dir: string, texts: Texts, dryRun: boolean): Promise<Weights | undefined> {
-  if (await exists(join(dir, SINGLE_FILE))) return openSingleFile(dir);
+async function openWeights(
+  dir: string,
+  files: CheckpointFiles,
+  texts: Texts,
+  dryRun: boolean,
+): Promise<Weights | undefined> {
+  if (await hasFile(files, SINGLE_FILE)) return openSingleFile(files);
   const index = await texts.read(INDEX_FILE);
-  if (index) return dryRun ? openIndexed(dir, index).catch(unlessUnreadable) : openIndexed(dir, index);
+  if (index) return dryRun ? openIndexed(files, index).catch(unlessUnreadable) : openIndexed(files, index);
   if (dryRun) return undefined;
-  const pickled = await exists(join(dir, 'pytorch_model.bin'));
+  const pickled = await hasFile(files, 'pytorch_model.bin');
   throw new CflowError('NOT_READABLE', `neither ${SINGLE_FILE} nor ${INDEX_FILE}`, {
     file: dir,
     remedy: pickled
@@ -211,22 +221,15 @@ function unlessUnreadable(error: unknown): undefined {
   throw error;
 }
 
-function exists(path: string): Promise<boolean> {
-  return stat(path).then(
-    () => true,
-    () => false,
-  );
-}
-
 /** Reads the small files of a directory whole and remembers which there were. */
-function textFiles(dir: string): Texts {
+function textFiles(at: CheckpointFiles): Texts {
   const files: SourceFile[] = [];
   return {
     files,
     async read(name) {
-      const path = join(dir, name);
-      const source = await openUnlessMissing(path);
+      const source = await at.open(name);
       if (!source) return undefined;
+      const path = source.name;
       try {
         if (source.size > MAX_TEXT_BYTES) {
           throw new CflowError('LIMIT_EXCEEDED', `${source.size} bytes, at most ${MAX_TEXT_BYTES}`, {

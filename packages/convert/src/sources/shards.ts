@@ -1,9 +1,9 @@
 /** The weights of a checkpoint directory: one safetensors file, or shards that an index names. */
-import { join } from 'node:path';
 import { CflowError } from '@cflow/format';
-import { type FileSource, openUnlessMissing } from '@cflow/format/node';
+import type { FileSource } from '@cflow/format/node';
 import { z } from 'zod';
 import { type JsonObject, parseJsonObject } from '../json.js';
+import type { CheckpointFiles } from './files.js';
 import { readSafetensorsHeader, type SafetensorsEntry } from './safetensors.js';
 
 export const SINGLE_FILE = 'model.safetensors';
@@ -26,8 +26,8 @@ export interface Weights {
 const indexSchema = z.object({ weight_map: z.record(z.string(), z.string()) });
 
 /** Opens the one file. Throws as openFileSource and readSafetensorsHeader. */
-export async function openSingleFile(dir: string): Promise<Weights> {
-  return openShards(dir, [SINGLE_FILE], new Map(), SINGLE_FILE);
+export async function openSingleFile(files: CheckpointFiles): Promise<Weights> {
+  return openShards(files, [SINGLE_FILE], new Map(), SINGLE_FILE);
 }
 
 /**
@@ -35,12 +35,12 @@ export async function openSingleFile(dir: string): Promise<Weights> {
  * @throws CflowError CONFIG_INVALID (index or shard names), NOT_READABLE (shards missing), TENSOR_MISMATCH (pairs); all
  *   misses in one error
  */
-export async function openIndexed(dir: string, index: Uint8Array): Promise<Weights> {
-  const file = join(dir, INDEX_FILE);
+export async function openIndexed(files: CheckpointFiles, index: Uint8Array): Promise<Weights> {
+  const file = files.at(INDEX_FILE);
   const wanted = weightMap(parseJsonObject(index, { file }), file);
   const names = [...new Set(wanted.values())].sort();
   for (const name of names) checkShardName(name, file);
-  return openShards(dir, names, wanted, file);
+  return openShards(files, names, wanted, file);
 }
 
 function weightMap(json: JsonObject, file: string): Map<string, string> {
@@ -69,7 +69,7 @@ function checkShardName(name: string, file: string): void {
 }
 
 async function openShards(
-  dir: string,
+  files: CheckpointFiles,
   names: readonly string[],
   wanted: ReadonlyMap<string, string>,
   file: string,
@@ -79,7 +79,7 @@ async function openShards(
   try {
     const missing: string[] = [];
     for (const name of names) {
-      const source = await openUnlessMissing(join(dir, name));
+      const source = await files.open(name);
       if (source) shards.push({ name, source });
       else missing.push(name);
     }
