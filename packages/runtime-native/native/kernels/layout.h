@@ -53,7 +53,7 @@ CFLOW_KERNEL void prefetch_next_tile(const uint8_t* stripe, const TileView& tile
   const size_t row_total = tile.row_bytes + 2u * static_cast<size_t>(tile.groups);
   const uint8_t* next = stripe + tile.bytes + static_cast<size_t>(row) * row_total;
   const size_t bytes = static_cast<size_t>(n) * row_total;
-  for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(next + line);
+  for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(next + line, 0, 2);
 }
 
 /// The scales of one row of a tile as f32; 0 for groups that it lacks.

@@ -74,23 +74,50 @@ static void unpack(const uint8_t* data, int groups, int rows, Panel& panel, Weig
   }
 }
 
-static void unpack_scales(const uint8_t* scales, int groups, int rows, Panel& panel) {
-  alignas(64) float by_row[16][16];
-  const auto mask = static_cast<__mmask16>((1u << groups) - 1);
-  for (int i = 0; i < 16; i++) {
-    fetch_ahead(scales + 2 * groups * i);
-    const __m256i bits = _mm256_maskz_loadu_epi16(i < rows ? mask : 0, scales + 2 * groups * i);
-    _mm512_store_ps(by_row[i], _mm512_cvtph_ps(bits));
+/// The f16 scales of 16 rows as [row][8], rows 4 i to 4 i + 3 in v[i]; zero beyond row and matrix.
+static inline void load_scales(const uint8_t* scales, int groups, int rows, __m512i v[4]) {
+  for (int i = 0; i < 4; i++) fetch_ahead(scales + 64 * i);
+  alignas(64) uint8_t padded[16][16];
+  if (groups < 8) {
+    const auto mask = static_cast<__mmask8>((1u << groups) - 1);
+    for (int i = 0; i < 16; i++) {
+      const __m128i row = _mm_maskz_loadu_epi16(i < rows ? mask : 0, scales + 2 * groups * i);
+      _mm_store_si128(reinterpret_cast<__m128i*>(padded[i]), row);
+    }
+    scales = padded[0];
+    rows = 16;
   }
-  __m512i r[16];
-  for (int i = 0; i < 16; i++) r[i] = _mm512_load_si512(by_row[i]);
-  transpose(r);
-  for (int g = 0; g < 8; g++) _mm512_store_si512(panel.scales[g], r[g]);
+  for (int i = 0; i < 4; i++) {
+    const int left = rows - 4 * i;
+    const __mmask8 mask = left >= 4 ? 0xFF : left <= 0 ? 0 : static_cast<__mmask8>((1u << (2 * left)) - 1);
+    v[i] = _mm512_maskz_loadu_epi64(mask, scales + 64 * i);
+  }
+}
+
+/// From rows to groups: words of eight rows are gathered by group, then joined with those of the other eight.
+static void unpack_scales(const uint8_t* scales, int groups, int rows, Panel& panel) {
+  __m512i v[4];
+  load_scales(scales, groups, rows, v);
+  // Word 8 g + r of the result is word 8 r + g of a pair of vectors; the second four groups are 4 words further.
+  const __m512i first = _mm512_set_epi16(59, 51, 43, 35, 27, 19, 11, 3, 58, 50, 42, 34, 26, 18, 10, 2,  //
+                                         57, 49, 41, 33, 25, 17, 9, 1, 56, 48, 40, 32, 24, 16, 8, 0);
+  for (int g = 0; g < 8; g += 4) {
+    const __m512i index = _mm512_add_epi16(first, _mm512_set1_epi16(static_cast<short>(g)));
+    const __m512i a = _mm512_permutex2var_epi16(v[0], index, v[1]);
+    const __m512i b = _mm512_permutex2var_epi16(v[2], index, v[3]);
+    const __m512i low = _mm512_permutex2var_epi64(a, _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), b);
+    const __m512i high = _mm512_permutex2var_epi64(a, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), b);
+    _mm512_store_ps(panel.scales[g], _mm512_cvtph_ps(_mm512_castsi512_si256(low)));
+    _mm512_store_ps(panel.scales[g + 1], _mm512_cvtph_ps(_mm512_extracti64x4_epi64(low, 1)));
+    _mm512_store_ps(panel.scales[g + 2], _mm512_cvtph_ps(_mm512_castsi512_si256(high)));
+    _mm512_store_ps(panel.scales[g + 3], _mm512_cvtph_ps(_mm512_extracti64x4_epi64(high, 1)));
+  }
 }
 
 /// Adds (or, of the first tile, sets) 16 rows times N vectors: acc[n * stride + row].
 template <Dtype D, int N>
-static inline void panel_times(const Panel& panel, int groups, const Q8Tile* const* x, int tile, bool first, float* acc) {
+static inline void panel_times(const Panel& panel, int groups, const Q8Tile* const* x, int tile, bool first,
+                               float* acc) {
   const Q8Tile* t[N];
   __m512 sums[N];
   for (int n = 0; n < N; n++) {
@@ -158,7 +185,8 @@ static void matmul_block(const uint8_t* stripe, int rows, int cols, const Q8Tile
     }
     stripe += tile_bytes(D, rows, width);
   }
-  for (int n = 0; n < tokens; n++) __builtin_memcpy(out[n], acc + n * kTileRows, sizeof(float) * static_cast<size_t>(rows));
+  const size_t bytes = sizeof(float) * static_cast<size_t>(rows);
+  for (int n = 0; n < tokens; n++) __builtin_memcpy(out[n], acc + n * kTileRows, bytes);
 }
 
 template <Dtype D>

@@ -3,7 +3,7 @@
 //   kernel-test                  all of them
 //   kernel-test ISA              one
 //   kernel-test --list           their names, best first
-//   kernel-test --bench [ISA]    GB/s of matvec and GOP/s of matmul, one thread
+//   kernel-test --bench [ISA]    GB/s of matvec and GOP/s of matmul, one thread; q8 alone with --bench-q8
 #include <algorithm>
 #include <chrono>
 
@@ -49,7 +49,7 @@ template <class Run>
 double best_time(Run run) {
   double best = 1e9;
   const double start = seconds();
-  for (int i = 0; i < 50 && (i < 3 || seconds() - start < 1.0); ++i) {
+  for (int i = 0; i < 50 && (i < 3 || seconds() - start < 0.5); ++i) {
     const double begin = seconds();
     run();
     best = std::min(best, seconds() - begin);
@@ -63,11 +63,11 @@ void bench(const Kernels& k, Dtype dtype, Arithmetic arithmetic) {
   const auto d = static_cast<int>(dtype);
   const auto a = static_cast<int>(arithmetic);
   const size_t bytes = stripe_bytes(dtype, kTileRows, kCols);
-  const int stripes = static_cast<int>((64u << 20) / bytes);
-  std::vector<uint8_t> data(bytes * static_cast<size_t>(stripes));
+  const size_t stripes = (64u << 20) / bytes;
+  std::vector<uint8_t> data(bytes * stripes);
   Random random{6};
   Stripe stripe(random, dtype, kTileRows, kCols);
-  for (int s = 0; s < stripes; ++s) std::memcpy(data.data() + bytes * static_cast<size_t>(s), stripe.data(), bytes);
+  for (size_t s = 0; s < stripes; ++s) std::memcpy(data.data() + bytes * s, stripe.data(), bytes);
   std::vector<std::unique_ptr<Activations>> x;
   std::vector<const void*> inputs;
   std::vector<std::vector<float>> out(kTokens, output(kTileRows));
@@ -77,24 +77,33 @@ void bench(const Kernels& k, Dtype dtype, Arithmetic arithmetic) {
     inputs.push_back(x.back()->input(k, arithmetic, dtype));
     outs.push_back(out[static_cast<size_t>(t)].data());
   }
-  const double vec = best_time([&] {
-    for (int s = 0; s < stripes; ++s) {
-      k.matvec[a][d](data.data() + bytes * static_cast<size_t>(s), kTileRows, kCols, inputs[0], outs[0]);
-    }
-  });
-  const double mul = best_time([&] {
-    for (int s = 0; s < 8; ++s) {
-      k.matmul[a][d](data.data() + bytes * static_cast<size_t>(s), kTileRows, kCols, inputs.data(), kTokens,
-                     outs.data());
-    }
-  });
-  std::printf("%-12s %s x %s: matvec %6.1f GB/s, matmul %7.1f GOP/s\n", k.isa, kDtypeNames[d], a ? "q8 " : "f32",
-              static_cast<double>(data.size()) / vec / 1e9, 2.0 * 8 * kTileRows * kCols * kTokens / mul / 1e9);
+  const auto gigabytes = [&](size_t distinct) {
+    const double time = best_time([&] {
+      for (size_t s = 0; s < stripes; ++s) {
+        k.matvec[a][d](data.data() + bytes * (s % distinct), kTileRows, kCols, inputs[0], outs[0]);
+      }
+    });
+    return static_cast<double>(data.size()) / time / 1e9;
+  };
+  const auto gigaops = [&](int tokens) {
+    const double time = best_time([&] {
+      for (size_t s = 0; s < 8; ++s) {
+        k.matmul[a][d](data.data() + bytes * s, kTileRows, kCols, inputs.data(), tokens, outs.data());
+      }
+    });
+    return 2.0 * 8 * kTileRows * kCols * tokens / time / 1e9;
+  };
+  std::printf("%-12s %s x %s: matvec %6.1f GB/s, in cache %6.1f; matmul of 8 %7.1f GOP/s, of 64 %7.1f\n", k.isa,
+              kDtypeNames[d], a ? "q8 " : "f32", gigabytes(stripes), gigabytes(1), gigaops(8), gigaops(kTokens));
+}
+
+void bench_q8(const Kernels& k) {
+  for (const Dtype dtype : {Dtype::q4_0, Dtype::q8_0}) bench(k, dtype, Arithmetic::q8);
 }
 
 void bench_table(const Kernels& k) {
   if (std::strcmp(k.isa, "scalar") == 0) return;
-  for (const Dtype dtype : {Dtype::q4_0, Dtype::q8_0}) bench(k, dtype, Arithmetic::q8);
+  bench_q8(k);
   for (const Dtype dtype : {Dtype::q4_0, Dtype::f16, Dtype::f32}) bench(k, dtype, Arithmetic::f32);
 }
 
@@ -102,8 +111,9 @@ void bench_table(const Kernels& k) {
 
 int main(int argc, char** argv) {
   std::vector<std::string> arguments(argv + 1, argv + argc);
-  const bool benching = !arguments.empty() && arguments[0] == "--bench";
-  const auto run = benching ? bench_table : test_table;
+  const std::string mode = arguments.empty() ? "" : arguments[0];
+  const bool benching = mode == "--bench" || mode == "--bench-q8";
+  const auto run = mode == "--bench" ? bench_table : mode == "--bench-q8" ? bench_q8 : test_table;
   if (benching) arguments.erase(arguments.begin());
   int count = 0;
   const Kernels* const* all = available_kernels(&count);
