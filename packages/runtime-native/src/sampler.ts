@@ -23,10 +23,10 @@ const RANGES: Record<keyof SamplerOptions, { min: number; max: number; whole: bo
   seed: { min: 0, max: 2 ** 32 - 1, whole: true },
 };
 
-interface Candidate {
-  readonly id: number;
-  readonly logit: number;
-}
+/** Up to so many candidates are found in one pass; more are cheaper to sort. */
+const FEW = 256;
+/** Ids below this fit a number beside the 32 bits of a logit. */
+const ID_LIMIT = 2 ** 21;
 
 /** Chooses token ids from logits. */
 export class Sampler {
@@ -35,6 +35,8 @@ export class Sampler {
   readonly #topK: number;
   readonly #topP: number;
   readonly #random: () => number;
+  /** Sort keys of all ids, kept from token to token. */
+  #keys = new Float64Array(0);
 
   /** @throws CflowError USAGE if an option is out of range */
   constructor(options: SamplerOptions = {}) {
@@ -55,16 +57,54 @@ export class Sampler {
     const best = largest(allowed);
     if (this.#temperature === 0) return best;
     const candidates = this.#candidates(allowed);
-    const weights = candidates.map(({ logit }) => Math.exp((logit - allowed[best]!) / this.#temperature));
-    return draw(candidates, nucleus(weights, this.#topP), this.#random());
+    const weight = (id: number) => Math.exp((allowed[id]! - allowed[best]!) / this.#temperature);
+    const weights = Float64Array.from(candidates, weight);
+    return candidates[draw(nucleus(weights, this.#topP), this.#random())]!;
   }
 
-  /** The k most likely, most likely first, ties to the lower id. */
-  #candidates(logits: Float32Array): Candidate[] {
-    const all = Array.from(logits, (logit, id) => ({ id, logit }));
-    all.sort((a, b) => b.logit - a.logit || a.id - b.id);
-    return this.#topK ? all.slice(0, this.#topK) : all;
+  /** Ids of the k most likely, most likely first, ties to the lower id. */
+  #candidates(logits: Float32Array): ArrayLike<number> & Iterable<number> {
+    const count = Math.min(this.#topK || logits.length, logits.length);
+    return count <= FEW ? fewLargest(logits, count) : this.#sorted(logits).subarray(0, count);
   }
+
+  /** All ids, sorted as numbers: above an id, the bits of its logit in an order in which the largest is the least. */
+  #sorted(logits: Float32Array): Float64Array {
+    if (logits.length > ID_LIMIT) return sortedByComparison(logits);
+    if (this.#keys.length !== logits.length) this.#keys = new Float64Array(logits.length);
+    const keys = this.#keys;
+    const bits = new Int32Array(1);
+    const value = new Float32Array(bits.buffer);
+    for (let id = 0; id < logits.length; id++) {
+      // Adding 0 makes one zero of both.
+      value[0] = logits[id]! + 0;
+      const order = bits[0]! >= 0 ? 0x7fffffff - bits[0]! : (bits[0]! & 0x7fffffff) + 2 ** 31;
+      keys[id] = order * ID_LIMIT + id;
+    }
+    keys.sort();
+    for (let i = 0; i < keys.length; i++) keys[i] = keys[i]! % ID_LIMIT;
+    return keys;
+  }
+}
+
+/** The same for vocabularies of any size, more slowly. */
+function sortedByComparison(logits: Float32Array): Float64Array {
+  const ids = Float64Array.from(logits, (_, id) => id);
+  return ids.sort((a, b) => logits[b]! - logits[a]! || a - b);
+}
+
+/** Ids of the `count` largest, by insertion: few of a long list are ever inserted. */
+function fewLargest(logits: Float32Array, count: number): Uint32Array {
+  const ids = new Uint32Array(count);
+  let found = 0;
+  for (let id = 0; id < logits.length; id++) {
+    const logit = logits[id]!;
+    if (found === count && logit <= logits[ids[count - 1]!]!) continue;
+    let at = found < count ? found++ : count - 1;
+    for (; at > 0 && logits[ids[at - 1]!]! < logit; at--) ids[at] = ids[at - 1]!;
+    ids[at] = id;
+  }
+  return ids;
 }
 
 function checkOptions(options: SamplerOptions): void {
@@ -100,20 +140,23 @@ function notFinite(id: number, value: string): never {
   });
 }
 
+const total = (weights: Float64Array) => weights.reduce((sum, weight) => sum + weight, 0);
+
 /** The shortest head of `weights` (largest first) that holds the share `topP` of their sum; at least one. */
-function nucleus(weights: number[], topP: number): number[] {
-  const enough = topP * weights.reduce((sum, w) => sum + w, 0);
+function nucleus(weights: Float64Array, topP: number): Float64Array {
+  const enough = topP * total(weights);
   let reached = 0;
   let count = 0;
   while (count < weights.length && (count === 0 || reached < enough)) reached += weights[count++]!;
-  return weights.slice(0, count);
+  return weights.subarray(0, count);
 }
 
-function draw(candidates: Candidate[], weights: number[], random: number): number {
-  let left = random * weights.reduce((sum, w) => sum + w, 0);
-  for (const [i, weight] of weights.entries()) {
+/** An index, as often as its share of the weights; `random` is in [0, 1). */
+function draw(weights: Float64Array, random: number): number {
+  let left = random * total(weights);
+  const index = weights.findIndex((weight) => {
     left -= weight;
-    if (left < 0) return candidates[i]!.id;
-  }
-  return candidates[weights.length - 1]!.id;
+    return left < 0;
+  });
+  return index < 0 ? weights.length - 1 : index;
 }
