@@ -37,6 +37,29 @@ const ropeScaling = z.discriminatedUnion('type', [
     highFreqFactor: z.number().positive(),
     originalContextLength: count(2 ** 31),
   }),
+  /** Long waves are divided by the factor, short ones kept, those between blended over the dimensions. */
+  z.strictObject({
+    type: z.literal('yarn'),
+    factor: z.number().positive(),
+    originalContextLength: count(2 ** 31),
+    /** Turns within the original context from which on a wave is kept, and below which it is divided. */
+    betaFast: z.number().positive(),
+    betaSlow: z.number().positive(),
+    /** Round the blended range outwards to whole dimensions. */
+    truncate: z.boolean(),
+  }),
+  /** From originalContextLength on the base grows with the position. */
+  z.strictObject({
+    type: z.literal('dynamic'),
+    factor: z.number().min(1),
+    originalContextLength: count(2 ** 31),
+  }),
+  /** Only the first `pairs` pairs rotate; exponents count over all of rotaryDim. */
+  z.strictObject({
+    type: z.literal('proportional'),
+    pairs: count(MAX_COLUMNS),
+    factor: z.number().positive(),
+  }),
 ]);
 
 /** Rotary embedding, split-half convention: dimension i pairs with i + rotaryDim/2 (report §3.7.2). */
@@ -62,6 +85,8 @@ const attention = z.strictObject({
   qkNorm: z.enum(['none', 'head', 'whole']).default('none'),
   /** Weightless RMSNorm of each value head before it is cached (report §3.7.3). */
   vNorm: z.boolean().default(false),
+  /** Values are the raw keys, before their norm and RoPE; there is no v_proj. */
+  valueFromKey: z.boolean().optional(),
   biasQkv: z.boolean().default(false),
   biasOut: z.boolean().default(false),
 });
@@ -80,9 +105,27 @@ const experts = z.strictObject({
   activation: z.enum(ACTIVATIONS),
   /** true: the weights of the chosen sum to 1 (softmax over the chosen k); false: raw softmax over all experts. */
   normalizeTopK: z.boolean().default(true),
+  /** Norms of their own: of the experts' input, of their output, and of the output of the FFN beside them. */
+  ownNorms: z.boolean().optional(),
+  /** The router reads routerScale · norm(residual) with a norm of its own, not what the experts read. */
+  routerNorm: z.boolean().optional(),
+  routerScale: z.number().positive().optional(),
+  /** Stored factors of the chosen weights, one per expert. */
+  expertScale: z.boolean().optional(),
 });
 
-const layer = z.strictObject({ attention, ffn: ffn.optional(), experts: experts.optional() });
+/** Where a block is normed: its input (`pre`), its output (`post`), or both (`sandwich`). */
+export const NORM_PLACES = ['pre', 'post', 'sandwich'] as const;
+
+const layer = z.strictObject({
+  attention,
+  ffn: ffn.optional(),
+  experts: experts.optional(),
+  /** Absent = pre. */
+  norms: z.enum(NORM_PLACES).optional(),
+  /** The residual after the layer is multiplied by a stored number. */
+  outputScale: z.boolean().optional(),
+});
 
 /** Everything about a model that changes what is computed. One schema for presets, metadata and converters. */
 export const modelConfigSchema = z
@@ -128,6 +171,23 @@ export type RopeConfig = NonNullable<AttentionConfig['rope']>;
 export type FfnConfig = NonNullable<LayerConfig['ffn']>;
 export type ExpertsConfig = NonNullable<LayerConfig['experts']>;
 
+/** Whether a layer has only what the report's layers have: input norms, a router on the experts' input, no scales. */
+export function isPlainLayer({ norms, outputScale, experts }: LayerConfig): boolean {
+  return (
+    (norms ?? 'pre') === 'pre' &&
+    !outputScale &&
+    !experts?.ownNorms &&
+    !experts?.routerNorm &&
+    !experts?.expertScale
+  );
+}
+
+/** Whether the input of a layer's blocks is normed. */
+export const normsInput = ({ norms }: Pick<LayerConfig, 'norms'>): boolean => norms !== 'post';
+/** Whether the output of a layer's blocks is normed. */
+export const normsOutput = ({ norms }: Pick<LayerConfig, 'norms'>): boolean =>
+  norms === 'post' || norms === 'sandwich';
+
 interface Contradiction {
   message: string;
   path: (string | number)[];
@@ -161,6 +221,24 @@ function* contradictions(config: z.output<z.ZodObject> & Record<string, unknown>
         message: `highFreqFactor ${scaling.highFreqFactor} must be more than lowFreqFactor ${scaling.lowFreqFactor}`,
         path: at('attention', 'rope', 'scaling', 'highFreqFactor'),
       };
+    }
+    if (scaling?.type === 'proportional' && 2 * scaling.pairs > attention.rope!.rotaryDim) {
+      yield {
+        message: `${scaling.pairs} pairs are more than rotaryDim ${attention.rope!.rotaryDim} has`,
+        path: at('attention', 'rope', 'scaling', 'pairs'),
+      };
+    }
+    if (c.combineStyle !== 'sequential' && !isPlainLayer(c.layers[index]!)) {
+      yield {
+        message: 'norms, ownNorms, routerNorm, expertScale and outputScale need sequential',
+        path: at(),
+      };
+    }
+    if (experts?.ownNorms && !ffn) {
+      yield { message: 'ownNorms needs an ffn beside the experts', path: at('experts', 'ownNorms') };
+    }
+    if (experts?.routerScale !== undefined && !experts.routerNorm) {
+      yield { message: 'routerScale needs routerNorm', path: at('experts', 'routerScale') };
     }
     if (!ffn && !experts) yield { message: 'a layer needs an ffn, experts, or both', path: at() };
     if (experts && experts.topK > experts.count) {

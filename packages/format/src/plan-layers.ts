@@ -1,10 +1,17 @@
 /** The parts of a layer as steps: attention, dense FFN, routed experts, and the head of the model. */
-import type { AttentionConfig, ExpertsConfig, FfnConfig, LayerConfig } from './config.js';
+import {
+  type AttentionConfig,
+  type ExpertsConfig,
+  type FfnConfig,
+  type LayerConfig,
+  normsInput,
+  normsOutput,
+} from './config.js';
 import type { PlanBuilder } from './plan-phases.js';
 import type { WeightRef } from './plan-types.js';
 import { streamName } from './streams.js';
 
-const ref = (stream: string, tensor: string): WeightRef => ({ stream, tensor });
+export const ref = (stream: string, tensor: string): WeightRef => ({ stream, tensor });
 
 /** Embedding of the token into `out`. */
 export function emitEmbedding(b: PlanBuilder, out: string): void {
@@ -17,48 +24,54 @@ export function emitEmbedding(b: PlanBuilder, out: string): void {
   });
 }
 
-/** Adds `terms` (times `coefficients`, all ones by default) into `out`; returns the phase. */
+/** Adds `terms` (times `coefficients`, all ones by default) into `out`, times `scale`; returns the phase. */
 export function emitSum(
   b: PlanBuilder,
   terms: readonly string[],
   out: string,
-  coefficients?: readonly number[],
+  coefficients: readonly number[] = terms.map(() => 1),
+  scale?: WeightRef,
 ) {
-  return b.emit({ op: 'sum', terms, coefficients: coefficients ?? terms.map(() => 1), out: b.buffer(out) });
+  return b.emit({ op: 'sum', terms, coefficients, ...(scale && { scale }), out: b.buffer(out) });
 }
 
 /**
- * attnOut = Attn(attn_norm(input)) (Eq. 4.9); opens the slot of the next effective layer and a cache of its own.
+ * attnOut = Attn(attn_norm(input)) (Eq. 4.9), normed again where the layer says so; opens the slot of the next effective layer and a cache of its own.
  * @param layer stored layer whose weights are read
  * @returns the buffer of the attention output, [hiddenDim]
  */
 export function emitAttention(b: PlanBuilder, layer: number, input: string): string {
-  const a = b.config.layers[layer]!.attention;
+  const layerConfig = b.config.layers[layer]!;
+  const { attention: a } = layerConfig;
   const stream = streamName.attention(layer);
   const cache = b.caches.length;
   const width = a.kvHeads * a.headDim;
   const weight = (name: string) => ref(stream, `layers.${layer}.attn.${name}`);
   b.caches.push({ cache, layer, width, ...(a.slidingWindow && { window: a.slidingWindow }) });
-  const normed = b.buffer('attnIn');
-  b.slots.push(emitNorm(b, input, ref(stream, `layers.${layer}.attn_norm.weight`), normed));
+  const pre = normsInput(layerConfig);
+  const normed = pre ? b.buffer('attnIn') : input;
+  if (pre) b.slots.push(emitNorm(b, input, ref(stream, `layers.${layer}.attn_norm.weight`), normed));
   const qkv = { q: b.buffer('q', a.heads * a.headDim), k: b.buffer('k', width), v: b.buffer('v', width) };
-  b.emit({
+  const names = a.valueFromKey ? (['q', 'k'] as const) : (['q', 'k', 'v'] as const);
+  const phase = b.emit({
     op: 'matvec',
     input: normed,
-    weights: [weight('q_proj.weight'), weight('k_proj.weight'), weight('v_proj.weight')],
-    ...(a.biasQkv && { biases: [weight('q_proj.bias'), weight('k_proj.bias'), weight('v_proj.bias')] }),
-    outs: [qkv.q, qkv.k, qkv.v],
+    weights: names.map((name) => weight(`${name}_proj.weight`)),
+    ...(a.biasQkv && { biases: names.map((name) => weight(`${name}_proj.bias`)) }),
+    outs: names.map((name) => qkv[name]),
   });
+  if (!pre) b.slots.push(phase);
   emitHeadSteps(b, a, qkv, weight);
   b.emit({ op: 'cacheAppend', cache, k: qkv.k, v: qkv.v });
   const heads = emitAttend(b, a, cache, qkv.q);
   const out = b.buffer('attnOut');
   const biases = a.biasOut && { biases: [weight('o_proj.bias')] };
   b.emit({ op: 'matvec', input: heads, weights: [weight('o_proj.weight')], ...biases, outs: [out] });
+  if (normsOutput(layerConfig)) emitNorm(b, out, ref(stream, `layers.${layer}.attn_post_norm.weight`), out);
   return out;
 }
 
-/** q/k norms, V-norm and RoPE, in place. */
+/** Values out of keys, then q/k norms, V-norm and RoPE, in place. */
 function emitHeadSteps(
   b: PlanBuilder,
   a: AttentionConfig,
@@ -66,6 +79,9 @@ function emitHeadSteps(
   weight: (name: string) => WeightRef,
 ): void {
   const eps = b.config.normEps;
+  if (a.vNorm) {
+    b.emit({ op: 'rmsNorm', input: a.valueFromKey ? k : v, groupSize: a.headDim, eps, out: v });
+  } else if (a.valueFromKey) b.emit({ op: 'sum', terms: [k], coefficients: [1], out: v });
   if (a.qkNorm !== 'none') {
     for (const [buffer, name] of [
       [q, 'q_norm.weight'],
@@ -75,7 +91,6 @@ function emitHeadSteps(
       b.emit({ op: 'rmsNorm', input: buffer, weight: weight(name), groupSize, eps, out: buffer });
     }
   }
-  if (a.vNorm) b.emit({ op: 'rmsNorm', input: v, groupSize: a.headDim, eps, out: v });
   if (a.rope) for (const buffer of [q, k]) b.emit({ op: 'rope', buffer, headDim: a.headDim, rope: a.rope });
 }
 
@@ -97,7 +112,14 @@ function emitAttend(b: PlanBuilder, a: AttentionConfig, cache: number, q: string
   return out;
 }
 
-function emitNorm(b: PlanBuilder, input: string, weight: WeightRef, out: string, notBefore = 0): number {
+/** out = norm(input) over the residual's width, by `weight`; returns the phase. */
+export function emitNorm(
+  b: PlanBuilder,
+  input: string,
+  weight: WeightRef,
+  out: string,
+  notBefore = 0,
+): number {
   const { hiddenDim: groupSize, normEps: eps } = b.config;
   return b.emit({ op: 'rmsNorm', input, weight, groupSize, eps, out: b.buffer(out) }, notBefore);
 }
@@ -110,9 +132,13 @@ export function emitFfnNorm(
   out: string,
   notBefore: number,
 ): string {
-  const holder = b.config.layers[layer]!.ffn ? streamName.dense(layer) : streamName.router(layer);
-  emitNorm(b, input, ref(holder, `layers.${layer}.ffn_norm.weight`), out, notBefore);
+  emitNorm(b, input, ref(ffnHolder(b, layer), `layers.${layer}.ffn_norm.weight`), out, notBefore);
   return out;
+}
+
+/** The stream that holds what FFN and experts of a layer share. */
+export function ffnHolder(b: PlanBuilder, layer: number): string {
+  return b.config.layers[layer]!.ffn ? streamName.dense(layer) : streamName.router(layer);
 }
 
 /** ffnOut = down(act(gate · input) · up · input); returns its buffer, [hiddenDim]. */
@@ -135,21 +161,26 @@ export function emitFfn(b: PlanBuilder, layer: number, ffn: FfnConfig, input: st
   return out;
 }
 
-/** Routes on `input` and computes the chosen experts (Eq. 4.14, 4.15) into entry `ring` of the expert queue. */
+/**
+ * Routes on `routerInput` and computes the chosen experts on `input` (Eq. 4.14, 4.15) into entry `ring` of the expert
+ * queue.
+ */
 export function emitExperts(
   b: PlanBuilder,
   layer: number,
   experts: ExpertsConfig,
   input: string,
   ring: number,
+  routerInput: string = input,
 ): string {
   const { count, topK, dim, activation } = experts;
   const logits = b.buffer('routerLogits', count);
   const routing = b.buffer(`routing.${ring}`, 2 * topK);
   const out = b.buffer(`expertOut.${ring}`);
-  const weights = [ref(streamName.router(layer), `layers.${layer}.router.weight`)];
-  b.emit({ op: 'matvec', input, weights, outs: [logits] });
-  b.emit({ op: 'route', logits, topK, normalize: experts.normalizeTopK, out: routing });
+  const router = (name: string) => ref(streamName.router(layer), `layers.${layer}.router.${name}`);
+  const scale = experts.expertScale && { scale: router('expert_scale') };
+  b.emit({ op: 'matvec', input: routerInput, weights: [router('weight')], outs: [logits] });
+  b.emit({ op: 'route', logits, topK, normalize: experts.normalizeTopK, ...scale, out: routing });
   b.emitDeferrable({ op: 'experts', layer, input, routing, topK, dim, activation, out });
   return out;
 }

@@ -1,5 +1,5 @@
 /** The combine styles as layer builders: how attention, FFN and experts join the residual (report §4.2.3, §4.3). */
-import type { CombineStyle } from './config.js';
+import { type CombineStyle, isPlainLayer } from './config.js';
 import {
   denseOf,
   emitAttention,
@@ -9,6 +9,7 @@ import {
   emitFfnNorm,
   emitSum,
 } from './plan-layers.js';
+import { emitNormedLayer } from './plan-normed.js';
 import type { PlanBuilder } from './plan-phases.js';
 
 /** Emits everything from the embedding to the last residual; returns the buffer of that residual. */
@@ -44,7 +45,10 @@ function residualLayers(style: ResidualStyle): BuildLayers {
     const ring = Math.max(2, denseDelay);
     const residual = (layer: number) => b.buffer(`residual.${(layer + ring) % ring}`);
     emitEmbedding(b, residual(-1));
-    for (const layer of layers.keys()) residualLayer(b, style, layer, residual);
+    for (const [layer, config] of layers.entries()) {
+      if (isPlainLayer(config)) residualLayer(b, style, layer, residual);
+      else emitNormedLayer(b, layer, residual(layer - 1), residual(layer));
+    }
     return residual(layers.length - 1);
   };
 }

@@ -37,6 +37,7 @@ function requests(config: ModelConfig): Request[] {
 /** The weights that a step reads as streams; the embedding's gather of one row is none. */
 export function streamWeights(body: StepBody): readonly WeightRef[] {
   if (body.op === 'rmsNorm') return body.weight ? [body.weight] : [];
+  if (body.op === 'route' || body.op === 'sum') return body.scale ? [body.scale] : [];
   return body.op === 'matvec' ? [...body.weights, ...(body.biases ?? [])] : [];
 }
 

@@ -77,13 +77,14 @@ export type StepBody =
     }
   /**
    * Chooses the topK largest logits (ties: lower index). `out` holds topK indices, then topK weights:
-   * softmax over the chosen (`normalize`), or softmax over all experts.
+   * softmax over the chosen (`normalize`), or softmax over all experts; times `scale`[index] where there is one.
    */
   | {
       readonly op: 'route';
       readonly logits: string;
       readonly topK: number;
       readonly normalize: boolean;
+      readonly scale?: WeightRef;
       readonly out: string;
     }
   /** out = Σ_j weight_j · down_j(act(gate_j in) · up_j in) over the chosen experts of `layer`, in the order of the routing. */
@@ -97,11 +98,12 @@ export type StepBody =
       readonly activation: Activation;
       readonly out: string;
     }
-  /** out = Σ coefficients[i] · terms[i], summed left to right; `out` may be one of the terms. */
+  /** out = scale · Σ coefficients[i] · terms[i], summed left to right; `out` may be one of the terms; no scale = 1. */
   | {
       readonly op: 'sum';
       readonly terms: readonly string[];
       readonly coefficients: readonly number[];
+      readonly scale?: WeightRef;
       readonly out: string;
     }
   /** buffer = cap · tanh(buffer / cap), in place. */

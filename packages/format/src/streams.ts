@@ -2,7 +2,7 @@
  * Which tensors a model has and how they are grouped into streams: the unit that is placed, checksummed and fetched.
  * Names, shapes and order stand here once; layout, plan, converter, reader and export all read them.
  */
-import type { LayerConfig, ModelConfig } from './config.js';
+import { type LayerConfig, type ModelConfig, normsInput, normsOutput } from './config.js';
 import { type Dtype, matrixBytes, TILE_ROWS } from './dtype.js';
 import { MATRIX_IDS, type MatrixName, NO_EXPERT } from './schema.js';
 
@@ -68,7 +68,8 @@ export function layerStreams(config: ModelConfig, layer: LayerConfig, index: num
   return streams;
 }
 
-function attentionStream(config: ModelConfig, { attention: a }: LayerConfig, layer: number): Stream {
+function attentionStream(config: ModelConfig, layerConfig: LayerConfig, layer: number): Stream {
+  const { attention: a } = layerConfig;
   const d = config.hiddenDim;
   const qDim = a.heads * a.headDim;
   const kvDim = a.kvHeads * a.headDim;
@@ -80,35 +81,46 @@ function attentionStream(config: ModelConfig, { attention: a }: LayerConfig, lay
           at.plain('q_norm.weight', a.qkNorm === 'head' ? a.headDim : qDim),
           at.plain('k_norm.weight', a.qkNorm === 'head' ? a.headDim : kvDim),
         ];
-  const biases = a.biasQkv
-    ? [at.plain('q_proj.bias', qDim), at.plain('k_proj.bias', kvDim), at.plain('v_proj.bias', kvDim)]
-    : [];
+  const inputs = [
+    { matrix: 'q' as const, name: 'q_proj', rows: qDim },
+    { matrix: 'k' as const, name: 'k_proj', rows: kvDim },
+    ...(a.valueFromKey ? [] : [{ matrix: 'v' as const, name: 'v_proj', rows: kvDim }]),
+  ];
+  const biases = a.biasQkv ? inputs.map(({ name, rows }) => at.plain(`${name}.bias`, rows)) : [];
+  const whole = tensorsOf(layer, `layers.${layer}`);
   return {
     name: streamName.attention(layer),
     kind: 'attention',
     layer,
     expert: NO_EXPERT,
     parts: [
-      tensorsOf(layer, `layers.${layer}`).plain('attn_norm.weight', d),
+      ...(normsInput(layerConfig) ? [whole.plain('attn_norm.weight', d)] : []),
+      ...(normsOutput(layerConfig) ? [whole.plain('attn_post_norm.weight', d)] : []),
       ...norms,
       ...biases,
       ...(a.biasOut ? [at.plain('o_proj.bias', d)] : []),
-      tiles(
-        at.matrix('q', 'q_proj', qDim, d),
-        at.matrix('k', 'k_proj', kvDim, d),
-        at.matrix('v', 'v_proj', kvDim, d),
-      ),
+      tiles(...inputs.map(({ matrix, name, rows }) => at.matrix(matrix, name, rows, d))),
       tiles(at.matrix('o', 'o_proj', d, qDim)),
     ],
   };
 }
 
-/** The norm in front of FFN and experts travels with the dense stream, or with the router where there is none. */
-function ffnNorm(config: ModelConfig, layer: number): StreamPart {
-  return tensorsOf(layer, `layers.${layer}`).plain('ffn_norm.weight', config.hiddenDim);
+/** The norms around FFN and experts travel with the dense stream, or with the router where there is none. */
+function ffnNorms({ hiddenDim }: ModelConfig, layerConfig: LayerConfig, layer: number): StreamPart[] {
+  const at = tensorsOf(layer, `layers.${layer}`);
+  return [
+    ...(normsInput(layerConfig) ? [at.plain('ffn_norm.weight', hiddenDim)] : []),
+    ...(normsOutput(layerConfig) ? [at.plain('ffn_post_norm.weight', hiddenDim)] : []),
+  ];
 }
 
-function denseStream(config: ModelConfig, { ffn }: LayerConfig, layer: number): Stream {
+/** Last of its stream, so that one number does not shift what follows. */
+function outputScale({ outputScale: scaled }: LayerConfig, layer: number): StreamPart[] {
+  return scaled ? [tensorsOf(layer, `layers.${layer}`).plain('output_scale', 1)] : [];
+}
+
+function denseStream(config: ModelConfig, layerConfig: LayerConfig, layer: number): Stream {
+  const { ffn, experts } = layerConfig;
   const d = config.hiddenDim;
   const f = ffn!.dim;
   const at = tensorsOf(layer, `layers.${layer}.ffn`);
@@ -121,15 +133,20 @@ function denseStream(config: ModelConfig, { ffn }: LayerConfig, layer: number): 
     layer,
     expert: NO_EXPERT,
     parts: [
-      ffnNorm(config, layer),
+      ...ffnNorms(config, layerConfig, layer),
+      ...(experts?.ownNorms ? [tensorsOf(layer, `layers.${layer}`).plain('ffn_out_norm.weight', d)] : []),
       ...biases,
       tiles(at.matrix('gate', 'gate_proj', f, d), at.matrix('up', 'up_proj', f, d)),
       tiles(at.matrix('down', 'down_proj', d, f)),
+      ...outputScale(layerConfig, layer),
     ],
   };
 }
 
-function routerStream(config: ModelConfig, { ffn, experts }: LayerConfig, layer: number): Stream {
+function routerStream(config: ModelConfig, layerConfig: LayerConfig, layer: number): Stream {
+  const { ffn, experts } = layerConfig;
+  const d = config.hiddenDim;
+  const at = tensorsOf(layer, `layers.${layer}`);
   const weight: StreamPart = {
     kind: 'plain',
     tensor: {
@@ -144,7 +161,16 @@ function routerStream(config: ModelConfig, { ffn, experts }: LayerConfig, layer:
     kind: 'router',
     layer,
     expert: NO_EXPERT,
-    parts: ffn ? [weight] : [ffnNorm(config, layer), weight],
+    parts: [
+      ...(ffn ? [] : ffnNorms(config, layerConfig, layer)),
+      ...(experts!.ownNorms
+        ? [at.plain('experts_norm.weight', d), at.plain('experts_out_norm.weight', d)]
+        : []),
+      ...(experts!.routerNorm ? [at.plain('router_norm.weight', d)] : []),
+      ...(experts!.expertScale ? [at.plain('router.expert_scale', experts!.count)] : []),
+      weight,
+      ...(ffn ? [] : outputScale(layerConfig, layer)),
+    ],
   };
 }
 

@@ -240,7 +240,7 @@ class StepReader {
   }
 
   Step route(const Node& n) const {
-    return step::Route{buffer(n, "logits"), n.count("topK", 1), n.flag("normalize"), buffer(n, "out")};
+    return step::Route{buffer(n, "logits"), n.count("topK", 1), n.flag("normalize"), buffer(n, "out"), n.offset("scale", true)};
   }
 
   Step experts_up(const Node& n) const {
@@ -255,7 +255,7 @@ class StepReader {
   }
 
   Step sum(const Node& n) const {
-    step::Sum result{n.indices("terms", program_.buffers.size()), {}, buffer(n, "out")};
+    step::Sum result{n.indices("terms", program_.buffers.size()), {}, buffer(n, "out"), n.offset("scale", true)};
     for (const double x : n.numbers("coefficients")) result.coefficients.push_back(static_cast<float>(x));
     if (result.terms.empty() || result.terms.size() != result.coefficients.size()) {
       refuse(n.where("coefficients"), "and terms are not as many, or none");
@@ -278,6 +278,9 @@ void read_ropes(const Node& root, Program& program) {
   const Napi::Array list = root.array("ropes");
   for (uint32_t i = 0; i < list.Length(); i++) {
     program.ropes.push_back(Node::doubles(list.Get(i), "ropes[" + std::to_string(i) + "]"));
+  }
+  for (const Node& growth : root.children("ropeGrowths")) {
+    program.rope_growths.push_back({growth.real("factor"), growth.count("length")});
   }
 }
 

@@ -62,13 +62,23 @@ float* Buffers::rope_row(uint32_t table, uint32_t token) const {
   return reinterpret_cast<float*>(block_.data() + rope.at) + size_t{token} * 2 * rope.half;
 }
 
+/// ln g at a position, 0 while the table does not grow.
+static double log_growth(const Program& program, uint32_t table, uint64_t position) {
+  if (table >= program.rope_growths.size()) return 0;
+  const auto& [factor, length] = program.rope_growths[table];
+  if (length == 0 || position < length) return 0;
+  return std::log(factor * static_cast<double>(position + 1) / length - (factor - 1));
+}
+
 void Buffers::fill_ropes(const Program& program, uint64_t start, uint32_t tokens) {
   for (uint32_t table = 0; table < ropes_.size(); table++) {
     const uint32_t half = ropes_[table].half;
     for (uint32_t t = 0; t < tokens; t++) {
       float* cosines = rope_row(table, t);
+      const double growth = half > 1 ? log_growth(program, table, start + t) / (half - 1) : 0;
       for (uint32_t i = 0; i < half; i++) {
-        const double angle = static_cast<double>(start + t) * program.ropes[table][i];
+        const double frequency = growth > 0 ? program.ropes[table][i] * std::exp(-growth * i) : program.ropes[table][i];
+        const double angle = static_cast<double>(start + t) * frequency;
         cosines[i] = static_cast<float>(std::cos(angle));
         cosines[half + i] = static_cast<float>(std::sin(angle));
       }

@@ -173,7 +173,8 @@ class GluOp final : public TokenOp {
 /// Some hundred logits at most: plain code, in double as the reference.
 class RouteOp final : public TokenOp {
  public:
-  RouteOp(const step::Route& s, const Context& context) : context_(context), step_(s) {
+  RouteOp(const step::Route& s, const Context& context)
+      : context_(context), step_(s), scale_(weight_floats(context, s.scale, context.buffers.length(s.logits))) {
     check_output(context, s.out, 2 * s.top_k, name());
     if (s.top_k == 0 || s.top_k > context.buffers.length(s.logits)) throw Error("INTERNAL", "more chosen than experts");
   }
@@ -208,13 +209,16 @@ class RouteOp final : public TokenOp {
       sum += std::exp(logits[step_.normalize ? static_cast<uint32_t>(out[i]) : i] - largest);
     }
     for (uint32_t j = 0; j < step_.top_k; j++) {
-      out[step_.top_k + j] = static_cast<float>(std::exp(logits[static_cast<uint32_t>(out[j])] - largest) / sum);
+      const auto expert = static_cast<uint32_t>(out[j]);
+      const double weight = std::exp(logits[expert] - largest) / sum;
+      out[step_.top_k + j] = static_cast<float>(weight * (scale_ ? scale_[expert] : 1.0f));
     }
     return true;
   }
 
   const Context context_;
   const step::Route step_;
+  const float* const scale_;
 };
 
 class SumOp final : public TokenOp {
@@ -224,6 +228,9 @@ class SumOp final : public TokenOp {
       throw Error("INTERNAL", "a sum of " + std::to_string(s.terms.size()) + " terms");
     }
     for (const BufferId term : s.terms) check_input(context, term, context.buffers.length(s.out), name());
+    if (const float* scale = weight_floats(context, s.scale, 1)) {
+      for (float& coefficient : step_.coefficients) coefficient *= *scale;
+    }
   }
   const char* name() const override { return "sum"; }
   void run(const Batch&, uint32_t first, uint32_t end) const override {
@@ -239,7 +246,7 @@ class SumOp final : public TokenOp {
   /// Residual, attention, FFN, and the experts of as many layers as a delay can bring together at the last.
   static constexpr size_t kMostTerms = 72;
   const Context context_;
-  const step::Sum step_;
+  step::Sum step_;
 };
 
 class SoftcapOp final : public TokenOp {

@@ -94,6 +94,7 @@ struct Route {
   uint32_t top_k;
   bool normalize;
   BufferId out;
+  Offset scale = -1;  // factors of the weights, one per expert
 };
 struct ExpertsUp {
   BufferId input;
@@ -119,6 +120,7 @@ struct Sum {
   std::vector<BufferId> terms;
   std::vector<float> coefficients;
   BufferId out;
+  Offset scale = -1;  // one factor of the sum
 };
 struct Softcap {
   BufferId buffer;
@@ -142,11 +144,19 @@ struct CacheShape {
   uint32_t window;  // 0 = all
 };
 
+/// From `length` positions on, frequency i is multiplied by g^(-2i / (rotaryDim - 2)),
+/// g = factor * (position + 1) / length - (factor - 1); length 0 = never.
+struct RopeGrowth {
+  double factor = 1;
+  uint32_t length = 0;
+};
+
 struct Program {
   Dtype dtype;
   std::vector<uint32_t> buffers;
   std::vector<CacheShape> caches;
   std::vector<std::vector<double>> ropes;
+  std::vector<RopeGrowth> rope_growths;  // by table
   std::vector<Step> steps;
   std::vector<Stage> stages;
   uint32_t head_stage;

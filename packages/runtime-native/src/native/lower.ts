@@ -15,7 +15,7 @@ import {
 import { ropeFrequencies } from '../reference/math.js';
 import { isParallel, nativeAccess } from './access.js';
 import { type GatedFusion, gatedFusions } from './fuse.js';
-import type { NativeProgram, NativeStep } from './program.js';
+import type { NativeProgram, NativeStep, RopeGrowth } from './program.js';
 import { insertQuantize } from './quantize-steps.js';
 import { schedule } from './schedule.js';
 import { WeightMap } from './weight-map.js';
@@ -57,6 +57,7 @@ export function lowerPlan(plan: ExecutionPlan, file: ModelFile, options: LowerOp
     buffers: lowering.buffers,
     caches: lowering.caches(),
     ropes: lowering.ropes,
+    ropeGrowths: lowering.ropeGrowths,
     steps,
     stages,
     headStage: stages.findIndex(({ parallel }) => parallel.includes(headFrom)),
@@ -117,12 +118,25 @@ const LOWER: { readonly [Op in StepOp]: Lower<Op> } = {
       out: at.buffer(out),
     },
   ],
-  route: ({ logits, topK, normalize, out }, at) => [
-    { op: 'route', logits: at.buffer(logits), topK, normalize, out: at.buffer(out) },
+  route: ({ logits, topK, normalize, scale, out }, at) => [
+    {
+      op: 'route',
+      logits: at.buffer(logits),
+      topK,
+      normalize,
+      scale: at.plainOffset(scale),
+      out: at.buffer(out),
+    },
   ],
   experts: (step, at) => at.experts(step),
-  sum: ({ terms, coefficients, out }, at) => [
-    { op: 'sum', terms: terms.map((term) => at.buffer(term)), coefficients, out: at.buffer(out) },
+  sum: ({ terms, coefficients, scale, out }, at) => [
+    {
+      op: 'sum',
+      terms: terms.map((term) => at.buffer(term)),
+      coefficients,
+      scale: at.plainOffset(scale),
+      out: at.buffer(out),
+    },
   ],
   softcap: ({ buffer, cap }, at) => [{ op: 'softcap', buffer: at.buffer(buffer), cap }],
 };
@@ -133,6 +147,7 @@ class Lowering {
   /** Elements by buffer id. */
   readonly buffers: number[] = [];
   readonly ropes: Float64Array[] = [];
+  readonly ropeGrowths: RopeGrowth[] = [];
   /** Index of the first native step that only the logits need. */
   headFrom = 0;
   readonly #plan: ExecutionPlan;
@@ -179,6 +194,12 @@ class Lowering {
     const known = this.#ropeIds.get(key);
     if (known !== undefined) return known;
     this.#ropeIds.set(key, this.ropes.length);
+    const { scaling } = rope;
+    this.ropeGrowths.push(
+      scaling?.type === 'dynamic'
+        ? { factor: scaling.factor, length: scaling.originalContextLength }
+        : { factor: 1, length: 0 },
+    );
     return this.ropes.push(ropeFrequencies(rope)) - 1;
   }
 
@@ -193,7 +214,7 @@ class Lowering {
     const from = this.buffer(input);
     const all = weights.map((ref, i) => ({
       ref,
-      bias: this.#bias(biases?.[i]),
+      bias: this.plainOffset(biases?.[i]),
       out: this.buffer(outs[i]!),
     }));
     const plain = all.filter(({ ref }) => this.weights.isPlain(ref));
@@ -231,7 +252,7 @@ class Lowering {
   #gated({ matvec, glu }: GatedFusion): NativeStep {
     const of = (out: string) => matvec.outs.indexOf(out);
     const tiled = (out: string) => this.weights.tiled(matvec.weights[of(out)]!);
-    const bias = (out: string) => this.#bias(matvec.biases?.[of(out)]);
+    const bias = (out: string) => this.plainOffset(matvec.biases?.[of(out)]);
     return {
       op: 'gatedMatvec',
       input: this.buffer(matvec.input),
@@ -244,7 +265,8 @@ class Lowering {
     };
   }
 
-  #bias(ref: WeightRef | undefined): number {
+  /** Byte offset of a plain tensor, −1 for none. */
+  plainOffset(ref: WeightRef | undefined): number {
     return ref ? this.weights.plain(ref).offset : -1;
   }
 }

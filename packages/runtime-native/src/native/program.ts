@@ -83,6 +83,8 @@ export type NativeStep =
       readonly logits: BufferId;
       readonly topK: number;
       readonly normalize: boolean;
+      /** Byte offset of f32 factors, one per expert; −1 = none. */
+      readonly scale: number;
       readonly out: BufferId;
     }
   /** hidden[slot] = act(gate_e · input) ∘ (up_e · input) for the topK experts e of `routing`; slots are padded to 32. */
@@ -114,6 +116,8 @@ export type NativeStep =
       readonly op: 'sum';
       readonly terms: readonly BufferId[];
       readonly coefficients: readonly number[];
+      /** Byte offset of one f32 that multiplies the sum; −1 = none. */
+      readonly scale: number;
       readonly out: BufferId;
     }
   | { readonly op: 'softcap'; readonly buffer: BufferId; readonly cap: number };
@@ -136,6 +140,15 @@ export interface NativeCache {
   readonly window: number;
 }
 
+/**
+ * From `length` positions on, frequency i of a table is multiplied by g^(−2i / (rotaryDim − 2)) with
+ * g = factor · (position + 1) / length − (factor − 1); length 0 = never.
+ */
+export interface RopeGrowth {
+  readonly factor: number;
+  readonly length: number;
+}
+
 export interface NativeProgram {
   /** quant_type of the tiles. */
   readonly dtype: number;
@@ -144,6 +157,8 @@ export interface NativeProgram {
   readonly caches: readonly NativeCache[];
   /** Radians per position of each rotated pair, [rotaryDim / 2], by table. */
   readonly ropes: readonly Float64Array[];
+  /** By table. */
+  readonly ropeGrowths: readonly RopeGrowth[];
   readonly steps: readonly NativeStep[];
   readonly stages: readonly Stage[];
   /** Steps from this stage on make the logits: they run for the last token only, unless all logits are asked for. */

@@ -65,27 +65,61 @@ export const ACTIVATION_FUNCTIONS: Record<Activation, (x: number) => number> = {
 };
 
 type Scaling = NonNullable<RopeConfig['scaling']>;
+/** Where a frequency stands: pair `i` of `rope`, at `position`. */
+interface Pair {
+  readonly i: number;
+  readonly rope: RopeConfig;
+  readonly position: number;
+}
 type ScaleFrequency<T extends Scaling['type']> = (
   frequency: number,
   scaling: Scaling & { type: T },
+  pair: Pair,
 ) => number;
+
+const clamp = (x: number) => Math.min(1, Math.max(0, x));
 
 const SCALED_FREQUENCY: { [T in Scaling['type']]: ScaleFrequency<T> } = {
   linear: (frequency, { factor }) => frequency / factor,
   /** Long waves are divided by the factor, short ones kept, those between are interpolated. */
   llama3: (frequency, s) => {
     const turns = (s.originalContextLength * frequency) / (2 * Math.PI);
-    const kept = Math.min(1, Math.max(0, (turns - s.lowFreqFactor) / (s.highFreqFactor - s.lowFreqFactor)));
+    const kept = clamp((turns - s.lowFreqFactor) / (s.highFreqFactor - s.lowFreqFactor));
     return kept * frequency + ((1 - kept) * frequency) / s.factor;
   },
+  yarn: (frequency, s, { i, rope }) => {
+    const [low, high] = yarnRange(s, rope);
+    const divided = clamp((i - low) / (high - low));
+    return (1 - divided) * frequency + (divided * frequency) / s.factor;
+  },
+  dynamic: (frequency, s, { i, rope: { rotaryDim }, position }) => {
+    const length = Math.max(position + 1, s.originalContextLength);
+    const growth = (s.factor * length) / s.originalContextLength - (s.factor - 1);
+    return frequency * growth ** ((-2 * i) / (rotaryDim - 2));
+  },
+  proportional: (frequency, { pairs, factor }, { i }) => (i < pairs ? frequency / factor : 0),
 };
 
-/** Angles per position of the rotated pairs, radians: θ^(−2i/rotaryDim), scaled; [rotaryDim / 2]. */
-export function ropeFrequencies({ theta, rotaryDim, scaling }: RopeConfig): Float64Array {
+/** The pairs between which YaRN blends: those with betaFast and with betaSlow turns in the original context. */
+function yarnRange(s: Scaling & { type: 'yarn' }, { theta, rotaryDim }: RopeConfig): [number, number] {
+  const pairWith = (turns: number) =>
+    (rotaryDim * Math.log(s.originalContextLength / (turns * 2 * Math.PI))) / (2 * Math.log(theta));
+  const [fast, slow] = [pairWith(s.betaFast), pairWith(s.betaSlow)];
+  const low = Math.max(s.truncate ? Math.floor(fast) : fast, 0);
+  const high = Math.min(s.truncate ? Math.ceil(slow) : slow, rotaryDim - 1);
+  return [low, high === low ? high + 0.001 : high];
+}
+
+/**
+ * Angles per position of the rotated pairs, radians: θ^(−2i/rotaryDim), scaled; [rotaryDim / 2].
+ * @param position matters for dynamic scaling only
+ */
+export function ropeFrequencies(rope: RopeConfig, position = 0): Float64Array {
+  const { theta, rotaryDim, scaling } = rope;
   const scale = scaling && (SCALED_FREQUENCY[scaling.type] as ScaleFrequency<Scaling['type']>);
   return Float64Array.from({ length: rotaryDim / 2 }, (_, i) => {
     const frequency = theta ** ((-2 * i) / rotaryDim);
-    return scale ? scale(frequency, scaling!) : frequency;
+    return scale ? scale(frequency, scaling!, { i, rope, position }) : frequency;
   });
 }
 

@@ -72,7 +72,7 @@ export const STEP_FUNCTIONS: { readonly [Op in StepOp]: StepFunction<Op> } = {
   rope({ buffer, headDim, rope }, state) {
     const x = state.buffer(buffer);
     const half = rope.rotaryDim / 2;
-    for (const [i, frequency] of ropeFrequencies(rope).entries()) {
+    for (const [i, frequency] of ropeFrequencies(rope, state.position).entries()) {
       const cos = Math.cos(state.position * frequency);
       const sin = Math.sin(state.position * frequency);
       for (let head = i; head < x.length; head += headDim) {
@@ -109,7 +109,8 @@ export const STEP_FUNCTIONS: { readonly [Op in StepOp]: StepFunction<Op> } = {
     glu(state.buffer(gate), state.buffer(up), ACTIVATION_FUNCTIONS[activation], state.buffer(out));
   },
 
-  route({ logits, topK, normalize, out }, state) {
+  async route({ logits, topK, normalize, scale, out }, state) {
+    const factors = scale && (await state.weights.tensor(scale));
     const values = state.buffer(logits);
     const chosen = topIndices(values, topK);
     if (chosen.length < topK) {
@@ -125,7 +126,9 @@ export const STEP_FUNCTIONS: { readonly [Op in StepOp]: StepFunction<Op> } = {
     softmax(weights);
     const routing = state.buffer(out);
     routing.set(chosen);
-    for (const [j, expert] of chosen.entries()) routing[topK + j] = weights[normalize ? j : expert]!;
+    for (const [j, expert] of chosen.entries()) {
+      routing[topK + j] = weights[normalize ? j : expert]! * (factors ? factors[expert]! : 1);
+    }
   },
 
   async experts({ layer, input, routing, topK, dim, activation, out }, state) {
@@ -145,13 +148,14 @@ export const STEP_FUNCTIONS: { readonly [Op in StepOp]: StepFunction<Op> } = {
     y.set(total);
   },
 
-  sum({ terms, coefficients, out }, state) {
+  async sum({ terms, coefficients, scale, out }, state) {
+    const factor = scale ? (await state.weights.tensor(scale))[0]! : 1;
     const inputs = terms.map((name) => state.buffer(name));
     const y = state.buffer(out);
     for (let i = 0; i < y.length; i++) {
       let total = 0;
       for (let t = 0; t < inputs.length; t++) total += coefficients[t]! * inputs[t]![i]!;
-      y[i] = total;
+      y[i] = factor * total;
     }
   },
 

@@ -1,0 +1,68 @@
+/** Sequential layers with norms, scales and routers beyond the report's: OLMo 2, Gemma 3 and 4. */
+import { type ExpertsConfig, normsInput, normsOutput } from './config.js';
+import {
+  emitAttention,
+  emitExperts,
+  emitFfn,
+  emitFfnNorm,
+  emitNorm,
+  emitSum,
+  ffnHolder,
+  ref,
+} from './plan-layers.js';
+import type { PlanBuilder } from './plan-phases.js';
+import { streamName } from './streams.js';
+
+/** x_out = scale · (mid + block(mid)) with mid = x_in + attn; norms stand in front of and behind each block. */
+export function emitNormedLayer(b: PlanBuilder, layer: number, xIn: string, out: string): void {
+  const config = b.config.layers[layer]!;
+  const attn = emitAttention(b, layer, xIn);
+  const mid = b.buffer('mid');
+  emitSum(b, [xIn, attn], mid);
+  const block = emitBlock(b, layer, mid);
+  const holder = ffnHolder(b, layer);
+  if (normsOutput(config)) emitNorm(b, block, ref(holder, `layers.${layer}.ffn_post_norm.weight`), block);
+  const scale = config.outputScale ? ref(holder, `layers.${layer}.output_scale`) : undefined;
+  b.residuals.push({ layer, buffer: out, phase: emitSum(b, [mid, block], out, [1, 1], scale) });
+}
+
+/** FFN and experts on `mid`, side by side, added; returns the buffer of their sum. */
+function emitBlock(b: PlanBuilder, layer: number, mid: string): string {
+  const config = b.config.layers[layer]!;
+  const { ffn, experts } = config;
+  const slot = b.slots.at(-1)!;
+  const input = normsInput(config) ? emitFfnNorm(b, layer, mid, 'ffnIn', slot) : mid;
+  const outputs: string[] = [];
+  if (ffn) {
+    const out = emitFfn(b, layer, ffn, input);
+    if (experts?.ownNorms) {
+      emitNorm(b, out, ref(streamName.dense(layer), `layers.${layer}.ffn_out_norm.weight`), out);
+    }
+    outputs.push(out);
+  }
+  if (experts) outputs.push(emitNormedExperts(b, layer, experts, mid, input));
+  if (outputs.length === 1) return outputs[0]!;
+  const both = b.buffer('block');
+  emitSum(b, outputs, both);
+  return both;
+}
+
+/** Experts with their own norms and router input; `input` is what the FFN reads. */
+function emitNormedExperts(
+  b: PlanBuilder,
+  layer: number,
+  experts: ExpertsConfig,
+  mid: string,
+  input: string,
+): string {
+  const slot = b.slots.at(-1)!;
+  const norm = (name: string) => ref(streamName.router(layer), `layers.${layer}.${name}.weight`);
+  const own = experts.ownNorms ? b.buffer('expertInput.0') : input;
+  if (experts.ownNorms) emitNorm(b, mid, norm('experts_norm'), own, slot);
+  const routed = experts.routerNorm ? b.buffer('routerInput') : own;
+  if (experts.routerNorm) emitNorm(b, mid, norm('router_norm'), routed, slot);
+  if (experts.routerScale) emitSum(b, [routed], routed, [experts.routerScale]);
+  const out = emitExperts(b, layer, experts, own, 0, routed);
+  if (experts.ownNorms) emitNorm(b, out, norm('experts_out_norm'), out);
+  return out;
+}
