@@ -60,7 +60,7 @@ describe('cflow-run', () => {
     expect(documents.map(({ engine }) => engine.name)).toEqual(['native', 'native', 'reference']);
     expect(documents[0].stats.native).toMatchObject({ arithmetic: 'q8', cache: 'f16', weights: 'resident' });
     expect(documents[0].stats.native.weightsReason).toMatch(
-      /^0\.00 GB are at most half of [\d.]+ GB available$/,
+      /^0\.\d\d MB are at most half of [\d.]+ [GM]B available$/,
     );
     expect(documents[1].stats.native).toMatchObject({
       arithmetic: 'f32',

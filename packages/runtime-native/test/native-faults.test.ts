@@ -282,6 +282,19 @@ describe('interruption', () => {
     await model.createSession().prefill([1]);
   });
 
+  it('an abort of a job that waits for another ends it, and not the other', async () => {
+    const model = await open(slow, { maxBatch: 8, isa: 'scalar', threads: 1 });
+    const [first, second] = [model.createSession(), model.createSession()];
+    const running = first.prefill(LONG.slice(0, 100));
+    const abort = new AbortController();
+    const waiting = second.prefill(LONG, { signal: abort.signal });
+    abort.abort();
+    // Far from the seconds that 3,000 tokens take: it ends at its first barrier.
+    await expect(waiting).rejects.toMatchObject({ code: 'INTERRUPTED' });
+    await running;
+    expect([first.position, second.position]).toEqual([100, 0]);
+  });
+
   it('an abort that comes with the last token is one', async () => {
     const session = (await open(small)).createSession();
     const abort = new AbortController();

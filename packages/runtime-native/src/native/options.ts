@@ -57,11 +57,12 @@ export function chooseWeights(
   if (wanted !== 'auto') return { weights: wanted, weightsReason: 'as asked' };
   const available = Math.min(availableBytes, totalmem());
   const fits = fileBytes <= available / 2;
-  const reason = `${gigabytes(fileBytes)} are ${fits ? 'at most' : 'more than'} half of ${gigabytes(available)} available`;
+  const reason = `${size(fileBytes)} are ${fits ? 'at most' : 'more than'} half of ${size(available)} available`;
   return { weights: fits ? 'resident' : 'mapped', weightsReason: reason };
 }
 
-const gigabytes = (bytes: number) => `${(bytes / 1e9).toFixed(2)} GB`;
+const size = (bytes: number) =>
+  bytes < 1e9 ? `${(bytes / 1e6).toFixed(2)} MB` : `${(bytes / 1e9).toFixed(2)} GB`;
 
 const asAsked = (threads: number) => ({ threads, reason: 'as asked' });
 
