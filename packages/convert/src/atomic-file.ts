@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { type FileHandle, link, open, rename, stat, statfs, unlink } from 'node:fs/promises';
+import { constants, type FileHandle, link, open, rename, stat, statfs, unlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { type ByteSink, CflowError } from '@cflow/format';
 
@@ -53,13 +53,47 @@ export class AtomicFile implements ByteSink {
     this.#handle = handle;
   }
 
-  /** @throws CflowError WRITE_FAILED if the directory cannot be written or has not `bytes` free */
-  static async create(target: string, bytes: number): Promise<AtomicFile> {
-    const directory = dirname(target);
-    const temporary = join(directory, `.cflow-${randomBytes(6).toString('hex')}.partial`);
-    await checkSpace(directory, target, bytes);
+  /**
+   * `temporary`: its name beside the target; a random one if absent.
+   * @throws CflowError WRITE_FAILED if the directory cannot be written or has not `bytes` free
+   */
+  static async create(target: string, bytes: number, temporary = randomName(target)): Promise<AtomicFile> {
+    await checkSpace(dirname(target), target, bytes);
     const handle = await open(temporary, 'wx').catch((cause) => failed(target, 'cannot create', cause));
     return new AtomicFile(target, temporary, handle);
+  }
+
+  /** One that an earlier process left behind, of which `bytes` are still to come. */
+  static async reopen(target: string, bytes: number, temporary: string): Promise<AtomicFile> {
+    await checkSpace(dirname(target), target, bytes);
+    const flags = constants.O_RDWR | (constants.O_NOFOLLOW ?? 0);
+    const handle = await open(temporary, flags).catch((cause) => failed(target, 'cannot continue', cause));
+    return new AtomicFile(target, temporary, handle);
+  }
+
+  /** What lies in the file so far; fewer bytes at its end. */
+  async read(offset: number, length: number): Promise<Uint8Array> {
+    const bytes = new Uint8Array(length);
+    let done = 0;
+    while (done < length) {
+      const { bytesRead } = await this.#handle
+        .read(bytes, done, length - done, offset + done)
+        .catch((cause) => failed(this.name, `cannot read back byte ${offset + done}`, cause));
+      if (bytesRead === 0) break;
+      done += bytesRead;
+    }
+    return bytes.subarray(0, done);
+  }
+
+  /** Until it returns, what was written may be lost with the power. */
+  datasync(): Promise<void> {
+    return this.#handle.datasync();
+  }
+
+  /** Leaves the file as it is, for a later `reopen`. */
+  async abandon(): Promise<void> {
+    await this.#syncing;
+    await this.#handle.close().catch(() => undefined);
   }
 
   async write(offset: number, bytes: Uint8Array): Promise<void> {
@@ -117,10 +151,13 @@ export class AtomicFile implements ByteSink {
   }
 
   async discard(): Promise<void> {
-    await this.#syncing;
-    await this.#handle.close().catch(() => undefined);
+    await this.abandon();
     await unlink(this.temporary).catch(() => undefined);
   }
+}
+
+function randomName(target: string): string {
+  return join(dirname(target), `.cflow-${randomBytes(6).toString('hex')}.partial`);
 }
 
 async function checkSpace(directory: string, target: string, bytes: number): Promise<void> {
@@ -143,7 +180,8 @@ async function syncDirectory(directory: string): Promise<void> {
   await handle.close();
 }
 
-function failed(file: string, what: string, cause: unknown): never {
+/** @throws CflowError OUTPUT_EXISTS for EEXIST, otherwise WRITE_FAILED with the code of `cause` */
+export function failed(file: string, what: string, cause: unknown): never {
   const code = (cause as NodeJS.ErrnoException).code ?? String(cause);
   if (code === 'EEXIST') {
     throw new CflowError('OUTPUT_EXISTS', 'exists', { file, remedy: 'use --overwrite to replace it', cause });

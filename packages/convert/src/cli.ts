@@ -30,7 +30,8 @@ function parser(argv: string[], defaultThreads: number) {
       y
         .positional('source', {
           type: 'string',
-          describe: 'checkpoint directory, .cflow or .vflow; may be absent with --model and --dry-run',
+          describe:
+            'checkpoint directory, hf:org/name[@revision], .cflow or .vflow; may be absent with --model and --dry-run',
         })
         .positional('output', {
           type: 'string',
@@ -66,6 +67,14 @@ function parser(argv: string[], defaultThreads: number) {
       describe: 'read the new file back and check every byte before it gets its name',
     })
     .option('threads', { type: 'number', default: defaultThreads, describe: 'quantizing threads' })
+    .option('resume', {
+      type: 'boolean',
+      describe: 'go on with what an interrupted conversion to this output left [default: false]',
+    })
+    .option('cache', {
+      type: 'boolean',
+      describe: 'hf: keep the checkpoint in the Hub cache [default: true]; --no-cache passes weights through',
+    })
     .option('overwrite', { type: 'boolean', default: false, describe: 'replace an existing output' })
     .epilogue(exitCodeHelp())
     .strict()
@@ -102,6 +111,8 @@ async function run(argv: string[]): Promise<number> {
     ...(args.dtype === undefined ? {} : { dtype: args.dtype }),
     ...(args.scaleSearch === undefined ? {} : { scaleSearch: args.scaleSearch }),
     ...(args.allowNonfinite === undefined ? {} : { zeroNonfinite: true }),
+    ...(args.resume === undefined ? {} : { resume: args.resume }),
+    ...(args.cache === undefined ? {} : { cache: args.cache }),
     overwrite: args.overwrite,
     verify: args.verify,
     threads: args.threads,

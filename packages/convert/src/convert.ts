@@ -15,6 +15,7 @@ import {
 } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
 import { AtomicFile, checkTarget } from './atomic-file.js';
+import { ggufConversion } from './gguf/convert-gguf.js';
 import { throwIfInterrupted } from './interrupt.js';
 import {
   type ConvertOptions,
@@ -24,6 +25,8 @@ import {
   resolveOptions,
 } from './options.js';
 import { runPipeline } from './pipeline.js';
+import { conversionFacts } from './resume-facts.js';
+import { ResumableFile } from './resume-file.js';
 import { type CheckpointSource, openCheckpoint } from './sources/checkpoint.js';
 import { DelayedMoESource } from './sources/delayed-moe.js';
 
@@ -63,10 +66,12 @@ export function plannedLayout(
 }
 
 /**
- * Converts a checkpoint directory, or lays a .cflow or .vflow out anew. The output is complete or absent.
+ * Converts a checkpoint directory or a GGUF file, or lays a .cflow or .vflow out anew. The output is complete or absent.
  * @throws CflowError of every kind that ERRORS lists
  */
 export async function convert(request: ConvertRequest): Promise<ConvertResult> {
+  const gguf = ggufConversion(request, { draftMetadata, writeAtomically });
+  if (gguf) return gguf;
   const options = await resolveOptions(request);
   const stats = await stat(options.source).catch((cause: NodeJS.ErrnoException) => {
     throw new CflowError('NOT_READABLE', `cannot open: ${cause.code}`, { file: options.source, cause });
@@ -92,7 +97,7 @@ export async function convert(request: ConvertRequest): Promise<ConvertResult> {
 
 /** What decides the bytes of a conversion cannot change those of a finished file; silence would promise that it did. */
 function refuseCheckpointOptions(request: ConvertRequest): void {
-  for (const option of ['model', 'dtype', 'scaleSearch', 'zeroNonfinite'] as const) {
+  for (const option of ['model', 'dtype', 'scaleSearch', 'zeroNonfinite', 'resume'] as const) {
     if (request[option] === undefined) continue;
     throw new CflowError('USAGE', `${option} applies to a checkpoint, and the source is a file`, {
       file: request.source,
@@ -105,26 +110,72 @@ function refuseCheckpointOptions(request: ConvertRequest): void {
 
 async function convertCheckpoint(options: ConvertOptions): Promise<ConvertResult> {
   const started = performance.now();
-  const source = await openCheckpoint(options.source, { model: options.model });
+  const source = await openSource(options);
   try {
-    const paths = source.files.map(({ path }) => path);
-    await checkTarget(options.output, paths, options.overwrite);
+    const local = source.files.filter(({ remote }) => !remote).map(({ path }) => path);
+    await checkTarget(options.output, local, options.overwrite);
     const metadata = draftMetadata(source.config, options, source);
-    const layout = await writeAtomically(
-      options,
-      plannedLayout(metadata, options).fileBytes,
-      async (sink) => {
-        const { dtype, container } = options;
-        const writer = new ModelWriter(sink, { dtype, container, metadata, crc32 });
-        const sums = await runPipeline(new DelayedMoESource(source), writer, paths, options);
-        const files = metadata.source.files.map((file, index) => ({ ...file, sha256: sums[index]! }));
-        await writer.finish({ ...metadata.source, files });
-        return writer.layout;
-      },
-    );
-    return resultOf(options, layout, started, vocabularyNotes(source));
+    const bytes = plannedLayout(metadata, options).fileBytes;
+    const facts = await conversionFacts(options, metadata, source.files, bytes);
+    const sink = await ResumableFile.open(options.output, { facts, bytes, resume: options.resume, crc32 });
+    const layout = await completed(sink, options, async () => {
+      const { dtype, container } = options;
+      const writer = new ModelWriter(sink, { dtype, container, metadata, crc32: sink.crc32 });
+      const readAhead = local.length < source.files.length ? REMOTE_READS : 1;
+      const run = { ...options, resume: sink, readAhead };
+      const sums = await runPipeline(new DelayedMoESource(source), writer, local, run);
+      await writer.finish({ ...metadata.source, files: hashedFiles(source.files, sums) });
+      return writer.layout;
+    });
+    const notes = [...vocabularyNotes(source), ...resumeNotes(sink, options)];
+    return resultOf(options, layout, started, notes);
   } finally {
     await source.close();
+  }
+}
+
+/** Steps whose weights are fetched at the same time: enough to hide the way to a server. */
+const REMOTE_READS = 8;
+
+function openSource(options: ConvertOptions): Promise<CheckpointSource> {
+  return openCheckpoint(options.source, { model: options.model });
+}
+
+/** `sums`: of the files on this machine, in order. @throws CflowError VERIFY_FAILED if one is not what was claimed */
+function hashedFiles(files: CheckpointSource['files'], sums: readonly string[]) {
+  const computed = sums[Symbol.iterator]();
+  return files.map(({ name, path, bytes, sha256, remote }) => {
+    const actual = remote ? sha256! : computed.next().value!;
+    if (sha256 === undefined || sha256 === actual) return { name, bytes, sha256: actual };
+    throw new CflowError('VERIFY_FAILED', `SHA-256 is ${actual}, the Hub says ${sha256}`, {
+      file: path,
+      remedy: 'the cached copy is damaged; delete it and convert again',
+    });
+  });
+}
+
+function resumeNotes({ resumedAt, discarded }: ResumableFile, { resume }: ConvertOptions): string[] {
+  const mega = (bytes: number) => `${(bytes / 1e6).toFixed(1)} MB`;
+  if (resumedAt > 0) return [`${mega(resumedAt)} of an interrupted conversion were there already`];
+  if (discarded === 0) return [];
+  const why = resume ? 'its journal does not vouch for them' : '--resume would have gone on with them';
+  return [`removed ${mega(discarded)} of an interrupted conversion: ${why}`];
+}
+
+/** What `write` returns, once the file has its name. */
+async function completed<T>(
+  sink: ResumableFile,
+  options: ConvertOptions,
+  write: () => Promise<T>,
+): Promise<T> {
+  try {
+    const written = await write();
+    if (options.verify) await verifyFile(sink.temporary);
+    throwIfInterrupted(options.signal);
+    await sink.commit(options.overwrite);
+    return written;
+  } catch (error) {
+    throw await sink.leave(error);
   }
 }
 

@@ -14,23 +14,29 @@ export interface ConvertOptions {
   readonly zeroNonfinite: boolean;
   readonly overwrite: boolean;
   readonly verify: boolean;
+  /** Go on with what an interrupted conversion to the same output left, if it was the same conversion. */
+  readonly resume: boolean;
+  /** false: weights from the Hub pass through without a copy in its cache. */
+  readonly cache: boolean;
   readonly threads: number;
   readonly signal?: AbortSignal;
   /** Bytes of the output written so far, of how many. */
   readonly onProgress?: (done: number, total: number) => void;
+  /** Bytes of the checkpoint that are in the cache so far, of how many; before any of the output. */
+  readonly onDownload?: (done: number, total: number) => void;
 }
 
 export interface ConvertResult {
   readonly output: string;
   readonly model: string;
-  readonly container: Container | 'safetensors';
+  readonly container: Container | 'safetensors' | 'gguf';
   readonly dtype: Dtype;
   readonly parameters: number;
   readonly fileBytes: number;
   readonly seconds: number;
   readonly threads: number;
   readonly verified: boolean;
-  /** Entries of the tokenizer beside rows of the embedding, where they differ. */
+  /** What a user should know: surplus rows of the embedding, what was continued or removed. */
   readonly notes: readonly string[];
 }
 
@@ -45,6 +51,8 @@ export const CONVERT_DEFAULTS = {
   zeroNonfinite: false,
   overwrite: false,
   verify: false,
+  resume: false,
+  cache: true,
 } as const satisfies Partial<ConvertOptions>;
 
 export async function resolveOptions(request: ConvertRequest): Promise<ConvertOptions> {
@@ -56,15 +64,16 @@ export async function resolveOptions(request: ConvertRequest): Promise<ConvertOp
 }
 
 export const EXPORT_EXTENSION = '.safetensors';
+export const GGUF_EXTENSION = '.gguf';
 const CONTAINERS: Readonly<Record<string, Container>> = { '.cflow': 'cflow', '.vflow': 'vflow' };
 
 /** The container that an output's name asks for; undefined for an export. @throws CflowError USAGE for other names */
 export function containerOf(output: string): Container | undefined {
   const extension = extname(output);
-  if (extension === EXPORT_EXTENSION) return undefined;
+  if (extension === EXPORT_EXTENSION || extension === GGUF_EXTENSION) return undefined;
   if (Object.hasOwn(CONTAINERS, extension)) return CONTAINERS[extension];
   throw new CflowError('USAGE', `the output ends in "${extension}"`, {
     file: output,
-    remedy: 'use .cflow or .vflow; .safetensors from a .cflow or .vflow',
+    remedy: 'use .cflow or .vflow; .safetensors or .gguf from a .cflow or .vflow',
   });
 }

@@ -25,9 +25,23 @@ export interface PipelineOptions {
   readonly threads: number;
   /** false: quantize in TypeScript even where there is an addon. Default true; the bytes are the same. */
   readonly native?: boolean;
+  /** What an earlier conversion wrote: read back instead of made. */
+  readonly resume?: Written | undefined;
+  /** Steps whose weights no thread can read in a file and that are read at the same time. Default 1. */
+  readonly readAhead?: number | undefined;
   readonly signal?: AbortSignal;
   readonly onProgress?: (done: number, total: number) => void;
 }
+
+/** The beginning of an output. */
+export interface Written {
+  /** Everything before this position is there; it lies between two steps. */
+  readonly resumedAt: number;
+  readBack(offset: number, length: number): Promise<Uint8Array>;
+}
+
+const NOTHING: Written = { resumedAt: 0, readBack: async () => new Uint8Array(0) };
+const READ_BACK_BYTES = 8 * 1024 * 1024;
 
 /** Pieces being quantized or waiting to be written, per thread: one in work, one ready behind it. */
 const IN_FLIGHT_PER_THREAD = 2;
@@ -48,6 +62,7 @@ export async function runPipeline(
   const hashing = new WorkerPool(Math.min(options.threads, paths.length), 'hash-worker.js');
   const sums = hashFiles(hashing, paths);
   sums.catch(() => undefined);
+  const { resume = NOTHING } = options;
   try {
     const quantized = orderedPieces(source, writer, pool, options)[Symbol.asyncIterator]();
     let next = await quantized.next();
@@ -57,6 +72,7 @@ export async function runPipeline(
         await writer.writeStream(
           region,
           (async function* () {
+            yield* whatIsThere(resume, region, options.signal);
             while (!next.done && next.value.region === region) {
               yield next.value.bytes;
               next.value.release();
@@ -72,6 +88,19 @@ export async function runPipeline(
   } finally {
     // A failure must not wait until a large source is hashed.
     await Promise.all([pool.close(), hashing.close()]);
+  }
+}
+
+/** The bytes of a region that are there already. */
+async function* whatIsThere(
+  resume: Written,
+  { offset, length }: Region,
+  signal: AbortSignal | undefined,
+): AsyncGenerator<Uint8Array> {
+  const end = Math.min(resume.resumedAt, offset + length);
+  for (let at = offset; at < end; at += READ_BACK_BYTES) {
+    throwIfInterrupted(signal);
+    yield resume.readBack(at, Math.min(READ_BACK_BYTES, end - at));
   }
 }
 
@@ -113,10 +142,13 @@ interface Part {
 }
 
 /** The steps of the layout in pieces: neighbouring stripes that threads can read, and every other step by itself. */
-function* pieces(source: DelayedMoESource, layout: Layout): Generator<[Part, ...Part[]]> {
+function* pieces(
+  source: DelayedMoESource,
+  { layout, dtype, from }: { layout: Layout; dtype: Dtype; from: number },
+): Generator<[Part, ...Part[]]> {
   let piece: Part[] = [];
   let weights = 0;
-  for (const step of stripeSteps(layout)) {
+  for (const step of stepsFrom(layout, dtype, from)) {
     const rows = source.inFile(step);
     const last = piece.at(-1);
     if (last && !(last.rows && rows && last.step.region === step.region && weights < PIECE_WEIGHTS)) {
@@ -130,6 +162,42 @@ function* pieces(source: DelayedMoESource, layout: Layout): Generator<[Part, ...
   if (piece.length > 0) yield piece as [Part, ...Part[]];
 }
 
+/** The steps whose bytes begin at `from` or behind it. */
+function* stepsFrom(layout: Layout, dtype: Dtype, from: number): Generator<StripeStep> {
+  let at = 0;
+  let region: Region | undefined;
+  for (const step of stripeSteps(layout)) {
+    if (step.region !== region) at = step.region.offset;
+    region = step.region;
+    if (at >= from) yield step;
+    at += stepBytes(step, dtype);
+  }
+}
+
+function stepBytes({ part, stripe }: StripeStep, dtype: Dtype): number {
+  if (stripe) return stripeBytes(dtype, stripe.rows, stripe.tensor.shape[1]!);
+  return 4 * elements(partTensors(part)[0]!.shape);
+}
+
+/** Pieces with the weights that no thread can read, at most `ahead` pieces before they are asked for. */
+async function* withValues(
+  source: DelayedMoESource,
+  all: Iterable<[Part, ...Part[]]>,
+  ahead: number,
+): AsyncGenerator<{ piece: [Part, ...Part[]]; values: Float32Array | undefined }> {
+  const queue: { piece: [Part, ...Part[]]; reading: Promise<Float32Array | undefined> }[] = [];
+  for (const piece of all) {
+    const [{ step, rows }] = piece;
+    const reading = rows ? Promise.resolve(undefined) : source.read(step);
+    reading.catch(() => undefined);
+    queue.push({ piece, reading });
+    if (queue.length < ahead) continue;
+    const next = queue.shift()!;
+    yield { piece: next.piece, values: await next.reading };
+  }
+  for (const { piece, reading } of queue) yield { piece, values: await reading };
+}
+
 /** Quantized pieces in layout order; goes ahead until IN_FLIGHT_PER_THREAD pieces per thread are under way. */
 async function* orderedPieces(
   source: DelayedMoESource,
@@ -140,11 +208,11 @@ async function* orderedPieces(
   const limit = options.threads * IN_FLIGHT_PER_THREAD;
   const queue: Promise<Ready>[] = [];
   const buffers = new Buffers();
-  for (const piece of pieces(source, writer.layout)) {
-    throwIfInterrupted(options.signal);
-    // Rows that no thread can read are waited for here: one read at a time, so that memory stays bounded.
-    const [{ step, rows }] = piece;
-    const values = rows ? undefined : await source.read(step);
+  const { resume = NOTHING, readAhead = 1, dtype } = options;
+  const all = pieces(source, { layout: writer.layout, dtype, from: resume.resumedAt });
+  // Rows that no thread can read are waited for: few reads at a time, so that memory stays bounded.
+  for await (const { piece, values } of withValues(source, interruptible(all, options.signal), readAhead)) {
+    const [{ step }] = piece;
     const ready = step.stripe
       ? quantize(pool, piece, values, buffers, options)
       : plainPiece(step, values!, options);
@@ -154,6 +222,13 @@ async function* orderedPieces(
     if (queue.length >= limit) yield await queue.shift()!;
   }
   for (const ready of queue) yield await ready;
+}
+
+function* interruptible<T>(items: Iterable<T>, signal: AbortSignal | undefined): Generator<T> {
+  for (const item of items) {
+    throwIfInterrupted(signal);
+    yield item;
+  }
 }
 
 async function plainPiece(

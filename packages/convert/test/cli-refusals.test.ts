@@ -147,7 +147,7 @@ describe('interruption', () => {
     const { child, outcome } = start(dir, join(out, 'm.cflow'), '--threads', '1');
     let seen: string[] = [];
     while (!seen.length && child.exitCode === null) seen = await listing(out);
-    expect(seen[0]).toMatch(/^\.cflow-[0-9a-f]{12}\.partial$/);
+    expect(seen[0]).toMatch(/^\.m\.cflow\.(journal|partial)$/);
     child.kill(signal);
     const { code, stdout, stderr } = await outcome;
     expect({ code, stdout }).toEqual({ code: 130, stdout: '' });
