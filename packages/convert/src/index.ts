@@ -1,6 +1,7 @@
 export { AtomicFile, checkTarget } from './atomic-file.js';
 export * from './convert.js';
 export { FAMILIES, readModelConfig } from './families/index.js';
+export * from './gguf/index.js';
 export * from './options.js';
 export * from './sources/checkpoint.js';
 export * from './sources/delayed-moe.js';

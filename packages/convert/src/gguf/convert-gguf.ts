@@ -1,0 +1,151 @@
+/** cflow-convert with a GGUF file on either side. */
+import { basename, extname } from 'node:path';
+import { crc32 } from 'node:zlib';
+import {
+  CflowError,
+  type Layout,
+  type MetadataDraft,
+  type ModelConfig,
+  ModelWriter,
+  openModel,
+  parameterCount,
+} from '@cflow/format';
+import { openFileSource } from '@cflow/format/node';
+import { type AtomicFile, checkTarget } from '../atomic-file.js';
+import { throwIfInterrupted } from '../interrupt.js';
+import {
+  type ConvertOptions,
+  type ConvertRequest,
+  type ConvertResult,
+  GGUF_EXTENSION,
+  resolveOptions,
+} from '../options.js';
+import type { CheckpointSource } from '../sources/checkpoint.js';
+import { exportGguf, planExport } from './export.js';
+import { importGguf } from './import.js';
+import { openGguf } from './source.js';
+
+/** What every conversion does alike. */
+export interface ConvertTools {
+  draftMetadata(
+    config: ModelConfig,
+    options: Pick<ConvertOptions, 'dtype' | 'scaleSearch' | 'zeroNonfinite'>,
+    source: Pick<CheckpointSource, 'name' | 'files' | 'tokenizer'>,
+  ): MetadataDraft;
+  /** What `write` returns, once the file has its name; of a failure nothing is left. */
+  writeAtomically<T>(
+    options: ConvertOptions,
+    bytes: number,
+    write: (sink: AtomicFile) => Promise<T>,
+  ): Promise<T>;
+}
+
+export const isGguf = (path: string): boolean => extname(path).toLowerCase() === GGUF_EXTENSION;
+
+/** The conversion, if source or output is a GGUF file; undefined if neither is. */
+export function ggufConversion(
+  request: ConvertRequest,
+  tools: ConvertTools,
+): Promise<ConvertResult> | undefined {
+  if (isGguf(request.source)) return fromGguf(request, tools);
+  return isGguf(request.output) ? toGguf(request, tools) : undefined;
+}
+
+function refuse(request: ConvertRequest, options: readonly (keyof ConvertRequest)[], why: string): void {
+  for (const option of options) {
+    const value = request[option];
+    if (value === undefined || value === false) continue;
+    throw new CflowError('USAGE', why, { file: request.source, field: option, value });
+  }
+}
+
+async function toGguf(request: ConvertRequest, tools: ConvertTools): Promise<ConvertResult> {
+  const started = performance.now();
+  refuse(
+    request,
+    ['model', 'dtype', 'scaleSearch', 'zeroNonfinite', 'resume', 'verify'],
+    'this option does not apply to a GGUF output: it has the weights of its source, bit by bit',
+  );
+  if (!['.cflow', '.vflow'].includes(extname(request.source))) {
+    throw new CflowError('USAGE', 'GGUF is written from a .cflow or .vflow', {
+      file: request.source,
+      field: 'source',
+      remedy: 'convert to .cflow first, then that to .gguf',
+    });
+  }
+  const options = await resolveOptions(request);
+  const source = await openFileSource(options.source);
+  try {
+    const file = await openModel(source, { crc32 });
+    await checkTarget(options.output, [options.source], options.overwrite);
+    const plan = planExport(file, source.name);
+    let done = 0;
+    const onProgress = (bytes: number) => {
+      throwIfInterrupted(options.signal);
+      done += bytes;
+      options.onProgress?.(done, source.size);
+    };
+    await tools.writeAtomically(options, plan.fileBytes, (sink) =>
+      exportGguf(source, file, plan, sink, { crc32, onProgress }),
+    );
+    const { config, dtype } = file;
+    const result = resultOf({ ...options, dtype }, config, plan.fileBytes, started);
+    return { ...result, container: 'gguf', notes: plan.notes };
+  } finally {
+    await source.close();
+  }
+}
+
+async function fromGguf(request: ConvertRequest, tools: ConvertTools): Promise<ConvertResult> {
+  const started = performance.now();
+  refuse(request, ['model', 'resume'], 'this option applies to a checkpoint, and the source is a GGUF file');
+  if (!['.cflow', '.vflow'].includes(extname(request.output))) {
+    throw new CflowError('USAGE', 'a GGUF file is converted to .cflow or .vflow', {
+      file: request.output,
+      field: 'output',
+      remedy: 'convert to .cflow first, then that to what you need',
+    });
+  }
+  const source = await openFileSource(request.source);
+  try {
+    const model = await openGguf(source);
+    const options = { ...(await resolveOptions(request)), dtype: request.dtype ?? model.dtype };
+    await checkTarget(options.output, [options.source], options.overwrite);
+    const { tokenizer, notes } = model.tokenizer;
+    const name = basename(options.source);
+    const files = [{ name, path: options.source, bytes: source.size }];
+    const metadata = tools.draftMetadata(model.config, options, { name, files, tokenizer });
+    const layout = await tools.writeAtomically(
+      options,
+      planned(metadata, options).fileBytes,
+      async (sink) => {
+        const writer = new ModelWriter(sink, { ...options, metadata, crc32 });
+        const sha256 = await importGguf(model, options.source, writer, options);
+        await writer.finish({ ...metadata.source, files: [{ name, bytes: source.size, sha256 }] });
+        return writer.layout;
+      },
+    );
+    return { ...resultOf(options, model.config, layout.fileBytes, started), notes };
+  } finally {
+    await source.close();
+  }
+}
+
+function planned(metadata: MetadataDraft, { dtype, container }: ConvertOptions): Layout {
+  const nowhere = { name: 'nowhere', write: async () => undefined };
+  return new ModelWriter(nowhere, { dtype, container, metadata, crc32 }).layout;
+}
+
+function resultOf(
+  { output, dtype, container, threads, verify }: ConvertOptions,
+  config: ModelConfig,
+  fileBytes: number,
+  started: number,
+): ConvertResult {
+  const seconds = (performance.now() - started) / 1000;
+  const parameters = parameterCount(config);
+  return {
+    ...{ output, model: config.name, container, dtype, parameters, fileBytes },
+    ...{ seconds, threads, verified: verify, notes: [] },
+  };
+}

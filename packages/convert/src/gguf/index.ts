@@ -1,0 +1,14 @@
+/** GGUF, the file of llama.cpp: written of a .cflow or .vflow, and read. */
+export * from './architectures.js';
+export * from './blocks.js';
+export * from './convert-gguf.js';
+export * from './export.js';
+export * from './import.js';
+export * from './keys.js';
+export * from './plan.js';
+export * from './read.js';
+export * from './rope.js';
+export * from './schema.js';
+export * from './source.js';
+export * from './tokenizer-common.js';
+export * from './write.js';

@@ -1,0 +1,213 @@
+/** tokenizer.json → tokenizer.ggml.*: what llama.cpp tokenizes by. */
+import { CflowError, type Metadata, type ModelConfig } from '@cflow/format';
+import { z } from 'zod';
+import type { GgufEntry } from './schema.js';
+import { byteOf, PRE_TOKENIZERS, SPACE, TOKEN_TYPES } from './tokenizer-common.js';
+
+type Tokenizer = NonNullable<Metadata['tokenizer']>;
+
+export interface TokenizerEntries {
+  readonly entries: readonly GgufEntry[];
+  readonly notes: readonly string[];
+}
+
+const step = z.looseObject({ type: z.string() });
+type Step = z.output<typeof step>;
+/** What is read of tokenizer.json. */
+const schema = z.looseObject({
+  added_tokens: z
+    .array(z.looseObject({ id: z.int().min(0), content: z.string(), special: z.boolean().default(false) }))
+    .default([]),
+  normalizer: step.nullish(),
+  pre_tokenizer: step.nullish(),
+  post_processor: step.nullish(),
+  model: z.looseObject({
+    type: z.string().optional(),
+    vocab: z.record(z.string(), z.int().min(0)),
+    merges: z.array(z.union([z.string(), z.tuple([z.string(), z.string()])])),
+    byte_fallback: z.boolean().nullish(),
+    ignore_merges: z.boolean().nullish(),
+    unk_token: z.string().nullish(),
+  }),
+});
+type Json = z.output<typeof schema>;
+type Merge = readonly [string, string];
+
+/** Entries of a file without a tokenizer: token ids are all that it can be given. */
+function without(why: string): TokenizerEntries {
+  return {
+    entries: [['tokenizer.ggml.model', 'string', 'none']],
+    notes: [`the GGUF has no tokenizer: ${why}`],
+  };
+}
+
+/** The tokenizer's entries for a model; one that llama.cpp does not know is left out, with a note. */
+export function exportTokenizer(tokenizer: Tokenizer | undefined, config: ModelConfig): TokenizerEntries {
+  if (!tokenizer) return without('the model has none');
+  const parsed = schema.safeParse(JSON.parse(tokenizer.tokenizerJson));
+  if (!parsed.success || (parsed.data.model.type ?? 'BPE') !== 'BPE') return without('it is no BPE');
+  const json = parsed.data;
+  const merges = json.model.merges.map(
+    (merge): Merge => (typeof merge === 'string' ? (merge.split(' ', 2) as [string, string]) : merge),
+  );
+  const kind = json.model.byte_fallback ? sentencePiece(json, merges) : byteLevel(json, merges);
+  if (typeof kind === 'string') return without(kind);
+  const { tokens, types, dropped } = vocabulary(json, config.vocabSize);
+  const text = (key: string, value: string): GgufEntry => [`tokenizer.${key}`, 'string', value];
+  return {
+    entries: [
+      text('ggml.model', kind.model),
+      ['tokenizer.ggml.tokens', 'array', tokens, 'string'],
+      ...(kind.scores
+        ? ([['tokenizer.ggml.scores', 'array', tokens.map(kind.scores), 'f32']] as GgufEntry[])
+        : []),
+      ['tokenizer.ggml.token_type', 'array', types, 'i32'],
+      ...kind.entries,
+      ...specialTokens(json, tokenizer, config),
+      text('huggingface.json', tokenizer.tokenizerJson),
+      ...(tokenizer.chatTemplate === undefined ? [] : [text('chat_template', tokenizer.chatTemplate)]),
+    ],
+    notes: dropped
+      ? [`${dropped} tokens beyond the ${config.vocabSize} rows of the embedding were left out`]
+      : [],
+  };
+}
+
+/** One token for every row of the embedding; rows without one get a name that no text has. */
+function vocabulary(json: Json, rows: number) {
+  const tokens: (string | undefined)[] = new Array(rows).fill(undefined);
+  const types: number[] = new Array(rows).fill(TOKEN_TYPES.unused);
+  let dropped = 0;
+  const put = (token: string, id: number, type: number) => {
+    if (id >= rows) dropped++;
+    else [tokens[id], types[id]] = [token, type];
+  };
+  for (const [token, id] of Object.entries(json.model.vocab)) {
+    const isByte = json.model.byte_fallback && byteOf(token) !== undefined;
+    put(token, id, isByte ? TOKEN_TYPES.byte : TOKEN_TYPES.normal);
+  }
+  for (const { id, content, special } of json.added_tokens) {
+    const unknown = content === json.model.unk_token;
+    const type = unknown ? TOKEN_TYPES.unknown : special ? TOKEN_TYPES.control : TOKEN_TYPES.userDefined;
+    put(content, id, type);
+  }
+  return { tokens: tokens.map((token, id) => token ?? `[PAD${id}]`), types, dropped };
+}
+
+interface Kind {
+  readonly model: string;
+  readonly entries: readonly GgufEntry[];
+  readonly scores?: (token: string, id: number) => number;
+}
+
+/**
+ * llama.cpp merges the pair whose joint token has the highest score; the rank of the first merge that makes a token is
+ * that order. What no merge makes comes last.
+ */
+function sentencePiece(json: Json, merges: readonly Merge[]): Kind | string {
+  const ranks = new Map<string, number>();
+  for (const [rank, [left, right]] of merges.entries()) {
+    if (!ranks.has(left + right)) ranks.set(left + right, rank);
+  }
+  const steps = stepsOf(json.normalizer, 'normalizers');
+  const pre = stepsOf(json.pre_tokenizer, 'pretokenizers');
+  const metaspace = pre.find(({ type }) => type === 'Metaspace');
+  const spaces = steps.some(({ type, content }) => type === 'Replace' && content === SPACE) || metaspace;
+  if (!spaces) return 'it falls back to bytes, but does not write spaces as sentencepiece does';
+  const prepends =
+    steps.some(({ type }) => type === 'Prepend') ||
+    (metaspace && (metaspace.prepend_scheme ?? 'always') !== 'never' && metaspace.add_prefix_space !== false);
+  return {
+    model: 'llama',
+    scores: (token) => -(ranks.get(token) ?? merges.length),
+    entries: [['tokenizer.ggml.add_space_prefix', 'bool', Boolean(prepends)]],
+  };
+}
+
+function byteLevel(json: Json, merges: readonly Merge[]): Kind | string {
+  const pre = preTokenizerOf(json);
+  if (!pre) return 'llama.cpp has no pre-tokenizer for it here';
+  return {
+    model: 'gpt2',
+    entries: [
+      ['tokenizer.ggml.pre', 'string', pre],
+      ['tokenizer.ggml.merges', 'array', merges.map(([left, right]) => `${left} ${right}`), 'string'],
+    ],
+  };
+}
+
+/** The steps of a Sequence, or the only step. */
+function stepsOf(of: Step | null | undefined, inner: string): readonly Step[] {
+  if (!of) return [];
+  return of.type === 'Sequence' ? (z.array(step).safeParse(of[inner]).data ?? []) : [of];
+}
+
+function preTokenizerOf(json: Json): string | undefined {
+  const steps = stepsOf(json.pre_tokenizer, 'pretokenizers');
+  if (!steps.some(({ type }) => type === 'ByteLevel')) return undefined;
+  if (steps.some(({ type }) => !['ByteLevel', 'Split', 'Digits'].includes(type))) return undefined;
+  const splits = steps.filter(({ type }) => type === 'Split');
+  if (splits.length > 1) return undefined;
+  const pattern = z.looseObject({ Regex: z.string() }).safeParse(splits[0]?.pattern).data?.Regex;
+  if (splits.length && pattern === undefined) return undefined;
+  const digits = steps.some(({ type }) => type === 'Digits');
+  const ignoreMerges = json.model.ignore_merges ?? false;
+  return PRE_TOKENIZERS.find(
+    (row) => row.pattern === pattern && (row.digits ?? false) === digits && row.ignoreMerges === ignoreMerges,
+  )?.pre;
+}
+
+/** Ids that the configuration, tokenizer_config.json or the post-processor name, as far as the embedding has rows. */
+function specialTokens(json: Json, tokenizer: Tokenizer, config: ModelConfig): GgufEntry[] {
+  const settings = settingsOf(tokenizer);
+  const idOf = (token: unknown) => {
+    const content =
+      typeof token === 'string' ? token : (token as { content?: string } | null | undefined)?.content;
+    if (content === undefined) return undefined;
+    return json.added_tokens.find((added) => added.content === content)?.id ?? json.model.vocab[content];
+  };
+  const ids: Record<string, number | undefined> = {
+    bos: config.bosTokenId ?? idOf(settings.bos_token),
+    eos: config.eosTokenIds[0] ?? idOf(settings.eos_token),
+    eot: config.eosTokenIds[1],
+    unknown: idOf(json.model.unk_token ?? settings.unk_token),
+    padding: idOf(settings.pad_token),
+  };
+  const [first, last] = wrapping(json);
+  const id = (name: string): GgufEntry[] => {
+    const value = ids[name];
+    if (value === undefined || value >= config.vocabSize) return [];
+    return [[`tokenizer.ggml.${name}_token_id`, 'u32', value]];
+  };
+  return [
+    ...Object.keys(ids).flatMap(id),
+    ['tokenizer.ggml.add_bos_token', 'bool', first !== undefined && idOf(first) === ids.bos],
+    ['tokenizer.ggml.add_eos_token', 'bool', last !== undefined && idOf(last) === ids.eos],
+  ];
+}
+
+function settingsOf({ tokenizerConfigJson }: Tokenizer): Record<string, unknown> {
+  try {
+    return JSON.parse(tokenizerConfigJson ?? '{}') as Record<string, unknown>;
+  } catch (cause) {
+    throw new CflowError('CONFIG_INVALID', 'not JSON', { file: 'tokenizer_config.json', cause });
+  }
+}
+
+const template = z.array(
+  z.union([
+    z.looseObject({ SpecialToken: z.looseObject({ id: z.string() }) }),
+    z.looseObject({ Sequence: z.unknown() }),
+  ]),
+);
+
+/** The special tokens that the post-processor puts before and behind a text. */
+function wrapping(json: Json): [string | undefined, string | undefined] {
+  const post = stepsOf(json.post_processor, 'processors').find(({ type }) => type === 'TemplateProcessing');
+  const single = template.safeParse(post?.single).data ?? [];
+  const ends = [single[0], single.length > 1 ? single.at(-1) : undefined].map((each) => {
+    const parsed = z.looseObject({ SpecialToken: z.looseObject({ id: z.string() }) }).safeParse(each);
+    return parsed.data?.SpecialToken.id;
+  });
+  return [ends[0], ends[1]];
+}
