@@ -15,10 +15,10 @@
 
 namespace cflow {
 
-/// f32 activations: exact, the parity mode. q8: integer activations in groups of 32, each with an f32 scale (amax / 127).
-/// One vector at a time is bound by memory, which leaves time for 15 bits of them: an int8 and, in 256ths of its step,
-/// what rounding left. Many vectors at a time are bound by multiplying, and take the int8 alone. On a small trained model
-/// the most probable token is the same as in f32 at 99.95 % of the positions with 15 bits, 98.4 % with 8.
+/// f32 activations: exact, the parity mode. q8: integer activations in groups of 32, each with an f32 scale (amax /
+/// 127). One vector at a time is bound by memory, which leaves time for 15 bits of them: an int8 and, in 256ths of its
+/// step, what rounding left. Many vectors at a time are bound by multiplying, and take the int8 alone. On a small
+/// trained model the most probable token is the same as in f32 at 99.95 % of the positions with 15 bits, 98.4 % with 8.
 enum class Arithmetic : uint8_t { f32 = 0, q8 = 1 };
 
 enum class Activation : uint8_t { gelu = 0, gelu_tanh = 1, silu = 2 };
@@ -53,9 +53,10 @@ struct Kernels {
 
   /// Bytes of a quantized row of `cols` activations, a multiple of 64. Its layout is private to the instruction set.
   size_t (*q8_row_bytes)(int cols);
-  /// Quantizes x[0..cols) for tiles of `weights` (q4_0 or q8_0): per group of 32, scale = amax / 127, q = round(x / scale),
-  /// rest = round(256 (x / scale - q)), at most 127. matvec computes with scale * (q + rest / 256), matmul with scale * q.
-  /// A group with NaN or Inf gets scale NaN, so that it reaches the logits; one whose scale is subnormal counts as zeros.
+  /// Quantizes x[0..cols) for tiles of `weights` (q4_0 or q8_0): per group of 32, scale = amax / 127, q = round(x /
+  /// scale), rest = round(256 (x / scale - q)) within 127 of either sign. matvec computes with scale * (q + rest / 256),
+  /// matmul with scale * q. A group with NaN or Inf gets scale NaN, so that it reaches the logits; one whose scale is
+  /// subnormal counts as zeros.
   void (*quantize_row)(Dtype weights, const float* x, int cols, uint8_t* row);
 
   /// One row of a tiled matrix, dequantized: out[c] = W[row, c], c < cols; row < rows of the stripe. (Embedding.)
@@ -84,13 +85,13 @@ struct Kernels {
   /// Stores the key of position `slot` < kPage into its page: dim values, transposed.
   void (*store_key[kCacheTypeCount])(const float* key, int dim, int slot, void* key_page);
   void (*store_value[kCacheTypeCount])(const float* value, int dim, int slot, void* value_page);
-  /// scores[i * stride + j] = scale * (q[i] . k_j) for queries i < m and positions j < count of the page, count <= kPage.
-  /// Up to the next multiple of 16 positions may be written.
+  /// scores[i * stride + j] = scale * (q[i] . k_j) for queries i < m and positions j < count of the page, count <=
+  /// kPage. Up to the next multiple of 16 positions may be written.
   void (*scores[kCacheTypeCount])(const float* const* q, int m, const void* key_page, int dim, int count, float scale,
                                   float* scores, size_t stride);
   /// out[i][d] += sum over j of p[i * stride + j] * v_j[d] for first <= j < end of the page.
-  void (*mix[kCacheTypeCount])(const float* p, size_t stride, int m, const void* value_page, int dim, int first, int end,
-                               float* const* out);
+  void (*mix[kCacheTypeCount])(const float* p, size_t stride, int m, const void* value_page, int dim, int first,
+                               int end, float* const* out);
 
   // --- Quantizers (packages/format/src/quantize.ts is their definition; same bytes). ---------------------------------
 

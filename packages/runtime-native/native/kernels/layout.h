@@ -1,5 +1,5 @@
-// Where things stand inside a stripe. Internal to each kernel unit: everything is in an anonymous namespace, because the
-// linker keeps one copy of a shared inline function, and that copy could use instructions that the CPU lacks.
+// Where things stand inside a stripe. Internal to each kernel unit: everything is in an anonymous namespace, because
+// the linker keeps one copy of a shared inline function, and that copy could use instructions that the CPU lacks.
 #pragma once
 
 #include "kernels.h"

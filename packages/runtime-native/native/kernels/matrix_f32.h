@@ -1,6 +1,6 @@
-// Matrices times f32 activations, over a trait V: rows are dequantized four at a time, one tile wide, into a buffer that
-// stays in L1, and multiplied with several tokens at once. Every sum runs over the columns in the same order whatever
-// the number of tokens, so that matvec and matmul agree to the bit.
+// Matrices times f32 activations, over a trait V: rows are dequantized four at a time, one tile wide, into a buffer
+// that stays in L1, and multiplied with several tokens at once. Every sum runs over the columns in the same order
+// whatever the number of tokens, so that matvec and matmul agree to the bit.
 #pragma once
 
 #include "layout.h"

@@ -8,8 +8,8 @@
 // matvec sums in 256ths of a step: 256 times the int8 activations plus the rests. matmul takes the int8 alone.
 //
 // Sums start at -8 * (sum of activations) rather than subtracting 8 from each weight; where the dot product takes
-// unsigned weights only, those of q8_0 are raised by 128 and sums start at -128 * (sum of activations). Only the sum over
-// a group's lanes counts, so that the whole amount stands in the first one.
+// unsigned weights only, those of q8_0 are raised by 128 and sums start at -128 * (sum of activations). Only the sum
+// over a group's lanes counts, so that the whole amount stands in the first one.
 #pragma once
 
 #include "layout.h"

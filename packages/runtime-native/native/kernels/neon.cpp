@@ -1,8 +1,8 @@
 // NEON of AArch64: baseline instructions, sdot where the compiler may use it (-march=armv8.2-a+dotprod and later).
 // trait_avx2.h says what each primitive does.
 //
-// Tested with kernel-test, cross-compiled by aarch64-linux-gnu-g++ and run under qemu-aarch64, both ways; not yet run or
-// measured on an ARM CPU.
+// Tested with kernel-test, cross-compiled by aarch64-linux-gnu-g++ and run under qemu-aarch64, both ways; not yet run
+// or measured on an ARM CPU.
 #include <arm_neon.h>
 
 #include "layout.h"

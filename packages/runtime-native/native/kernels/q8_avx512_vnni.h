@@ -2,8 +2,8 @@
 // two share, the quantized activations; q8_avx512_vnni_matvec.h and q8_avx512_vnni_matmul.h multiply with them. All are
 // included by avx512_vnni.cpp inside its own namespace.
 //
-// vpdpbusd multiplies unsigned by signed bytes, four to a 32-bit lane. Weights are made unsigned by adding 8 (q4_0: they
-// are stored so) or 128 (q8_0: the sign bit flipped), and every sum starts at minus that times the sum of the
+// vpdpbusd multiplies unsigned by signed bytes, four to a 32-bit lane. Weights are made unsigned by adding 8 (q4_0:
+// they are stored so) or 128 (q8_0: the sign bit flipped), and every sum starts at minus that times the sum of the
 // activations, which costs nothing: an accumulator has to start at something.
 
 /// The activations of one tile, 256 columns; beyond the matrix's width they are zero.
@@ -11,9 +11,9 @@ struct alignas(64) Q8Tile {
   /// In the order in which the bytes of a row of weights meet them: for q4_0, per 128 columns, the 64 that face low
   /// nibbles (0 to 15 of each group), then the 64 that face high nibbles; for q8_0 as they come.
   int8_t quants[kTileCols];
-  /// What rounding to `quants` left, in 256ths of a step, in the same order. One vector at a time the memory leaves time
-  /// to use it, so decoding computes with 15-bit activations; many vectors at a time are bound by the multipliers, and
-  /// go without.
+  /// What rounding to `quants` left, in 256ths of a step, in the same order. One vector at a time the memory leaves
+  /// time to use it, so decoding computes with 15-bit activations; many vectors at a time are bound by the multipliers,
+  /// and go without.
   int8_t rests[kTileCols];
   float scales[kTileCols / kGroup];
   /// Per group: -8 or -128 times the sum of its quants.

@@ -1,5 +1,5 @@
-// The plain definition of every kernel, for any CPU, and what the tests compare the other units with: no shared code, no
-// cleverness, sums in f64.
+// The plain definition of every kernel, for any CPU, and what the tests compare the other units with: no shared code,
+// no cleverness, sums in f64.
 #include "kernels.h"
 
 #include <math.h>
