@@ -100,7 +100,7 @@ struct Context {
 };
 
 /// Tokens that a matrix kernel is given at a time: their accumulators and activations fit the caches of a core.
-constexpr uint32_t kTokenBlock = 64;
+constexpr uint32_t kTokenBlock = 128;
 
 /// What one thread needs for a unit of work; allocated once.
 struct Scratch {

@@ -153,7 +153,7 @@ static inline void panel_times(const Panel& panel, int groups, const Q8Tile* con
 /// Vectors that share a load of weights: as many sums and dots as registers hold.
 constexpr int kVectors = 8;
 /// Vectors whose accumulators stay in the cache of a core while a stripe passes.
-constexpr int kBlock = 64;
+constexpr int kBlock = 128;
 
 template <Dtype D>
 static void panel_times_all(const Panel& panel, int groups, const Q8Tile* const* x, int tokens, int tile, bool first,
