@@ -10,6 +10,7 @@ import {
 import cliProgress from 'cli-progress';
 import yargs from 'yargs';
 import { convert, draftMetadata, plannedLayout } from './convert.js';
+import { openSource } from './hub/open.js';
 import {
   CONVERT_DEFAULTS,
   type ConvertOptions,
@@ -17,7 +18,6 @@ import {
   type ConvertResult,
   resolveOptions,
 } from './options.js';
-import { openCheckpoint } from './sources/checkpoint.js';
 import { threadBudget } from './threads.js';
 
 function parser(argv: string[], defaultThreads: number) {
@@ -141,11 +141,17 @@ async function interruptible(options: ConvertRequest, json: boolean): Promise<Co
   const onSignal = () => abort.abort();
   process.on('SIGINT', onSignal);
   process.on('SIGTERM', onSignal);
-  const bar = progressBar(json);
+  const downloads = progressBar(json, 'fetched');
+  const bar = progressBar(json, 'written');
   try {
-    const all = { ...options, signal: abort.signal, onProgress: bar.update };
+    const onProgress = (done: number, total: number) => {
+      downloads.stop();
+      bar.update(done, total);
+    };
+    const all = { ...options, signal: abort.signal, onProgress, onDownload: downloads.update };
     return await convert(all);
   } finally {
+    downloads.stop();
     bar.stop();
     process.off('SIGINT', onSignal);
     process.off('SIGTERM', onSignal);
@@ -153,18 +159,21 @@ async function interruptible(options: ConvertRequest, json: boolean): Promise<Co
 }
 
 /** A bar with rate and time left on a terminal; nothing where output is collected. */
-function progressBar(json: boolean) {
+function progressBar(json: boolean, what: string) {
   if (json || !process.stderr.isTTY) return { update: () => undefined, stop: () => undefined };
-  const started = performance.now();
+  let started = 0;
   const bar = new cliProgress.SingleBar({
-    format: '{bar} {percentage}% | {done} of {size} MB | {rate} MB/s | {eta_formatted} left',
+    format: `{bar} {percentage}% | {done} of {size} MB ${what} | {rate} MB/s | {eta_formatted} left`,
     stream: process.stderr,
     hideCursor: true,
   });
   let running = false;
   return {
     update: (done: number, total: number) => {
-      if (!running) bar.start(total, 0, { done: 0, size: mega(total), rate: 0 });
+      if (!running) {
+        bar.start(total, 0, { done: 0, size: mega(total), rate: 0 });
+        started = performance.now();
+      }
       running = true;
       bar.update(done, {
         done: mega(done),
@@ -172,7 +181,10 @@ function progressBar(json: boolean) {
         rate: mega((done * 1000) / (performance.now() - started)),
       });
     },
-    stop: () => bar.stop(),
+    stop: () => {
+      if (running) bar.stop();
+      running = false;
+    },
   };
 }
 
@@ -197,10 +209,13 @@ function describe(r: ConvertResult, from: string): string {
   ].join('\n');
 }
 
-type DryRunOptions = Pick<ConvertOptions, 'model' | 'dtype' | 'container' | 'scaleSearch' | 'zeroNonfinite'>;
+type DryRunOptions = Pick<
+  ConvertOptions,
+  'model' | 'cache' | 'dtype' | 'container' | 'scaleSearch' | 'zeroNonfinite'
+>;
 
 async function dryRun(source: string | undefined, options: DryRunOptions, json: boolean): Promise<number> {
-  const { config, checkpoint, weights } = await dryRunModel(source, options.model);
+  const { config, checkpoint, weights } = await dryRunModel(source, options);
   const layout = plannedLayout(draftMetadata(config, options, checkpoint), options);
   const bytesByKind: Record<string, number> = {};
   for (const { kind, stream, length } of layout.regions) {
@@ -221,9 +236,9 @@ async function dryRun(source: string | undefined, options: DryRunOptions, json: 
   return 0;
 }
 
-async function dryRunModel(source: string | undefined, model: string) {
+async function dryRunModel(source: string | undefined, { model, cache }: DryRunOptions) {
   if (source !== undefined) {
-    const checkpoint = await openCheckpoint(source, { model, dryRun: true });
+    const checkpoint = await openSource({ source, model, cache, dryRun: true });
     await checkpoint.close();
     return { config: checkpoint.config, checkpoint, weights: checkpoint.hasWeights };
   }

@@ -16,6 +16,8 @@ import {
 import { openFileSource } from '@cflow/format/node';
 import { AtomicFile, checkTarget } from './atomic-file.js';
 import { ggufConversion } from './gguf/convert-gguf.js';
+import { isHubName } from './hub/name.js';
+import { openSource } from './hub/open.js';
 import { throwIfInterrupted } from './interrupt.js';
 import {
   type ConvertOptions,
@@ -27,7 +29,7 @@ import {
 import { runPipeline } from './pipeline.js';
 import { conversionFacts } from './resume-facts.js';
 import { ResumableFile } from './resume-file.js';
-import { type CheckpointSource, openCheckpoint } from './sources/checkpoint.js';
+import type { CheckpointSource } from './sources/checkpoint.js';
 import { DelayedMoESource } from './sources/delayed-moe.js';
 
 export const CONVERTER_VERSION = '0.1.0';
@@ -73,9 +75,7 @@ export async function convert(request: ConvertRequest): Promise<ConvertResult> {
   const gguf = ggufConversion(request, { draftMetadata, writeAtomically });
   if (gguf) return gguf;
   const options = await resolveOptions(request);
-  const stats = await stat(options.source).catch((cause: NodeJS.ErrnoException) => {
-    throw new CflowError('NOT_READABLE', `cannot open: ${cause.code}`, { file: options.source, cause });
-  });
+  const isFile = !isHubName(options.source) && (await isPlainFile(options.source));
   const exports = extname(options.output) === EXPORT_EXTENSION;
   if (exports && options.verify) {
     throw new CflowError('USAGE', 'verify checks a .cflow or .vflow', {
@@ -83,7 +83,7 @@ export async function convert(request: ConvertRequest): Promise<ConvertResult> {
       field: 'verify',
     });
   }
-  if (stats.isFile()) {
+  if (isFile) {
     refuseCheckpointOptions(request);
     return convertModel(options);
   }
@@ -93,6 +93,13 @@ export async function convert(request: ConvertRequest): Promise<ConvertResult> {
     });
   }
   return convertCheckpoint(options);
+}
+
+async function isPlainFile(path: string): Promise<boolean> {
+  const stats = await stat(path).catch((cause: NodeJS.ErrnoException) => {
+    throw new CflowError('NOT_READABLE', `cannot open: ${cause.code}`, { file: path, cause });
+  });
+  return stats.isFile();
 }
 
 /** What decides the bytes of a conversion cannot change those of a finished file; silence would promise that it did. */
@@ -136,10 +143,6 @@ async function convertCheckpoint(options: ConvertOptions): Promise<ConvertResult
 
 /** Steps whose weights are fetched at the same time: enough to hide the way to a server. */
 const REMOTE_READS = 8;
-
-function openSource(options: ConvertOptions): Promise<CheckpointSource> {
-  return openCheckpoint(options.source, { model: options.model });
-}
 
 /** `sums`: of the files on this machine, in order. @throws CflowError VERIFY_FAILED if one is not what was claimed */
 function hashedFiles(files: CheckpointSource['files'], sums: readonly string[]) {

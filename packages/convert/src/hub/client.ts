@@ -1,0 +1,231 @@
+/** Requests to the Hub and to the hosts that it sends us to: retried, timed, and with the token for the Hub alone. */
+import { CflowError } from '@cflow/format';
+import { throwIfInterrupted } from '../interrupt.js';
+import type { HubEnvironment } from './environment.js';
+import { type HubPlace, placeName, statusError, Transient } from './errors.js';
+
+/** Attempts after the first, of which each waits twice as long as the one before. */
+const RETRIES = 6;
+const FIRST_WAIT_MS = 500;
+/** The Hub counts requests over five minutes. */
+const MAX_WAIT_MS = 5 * 60 * 1000;
+const RETRIED = new Set([408, 425, 429, 500, 502, 503, 504]);
+
+export interface ClientOptions {
+  readonly signal?: AbortSignal | undefined;
+  /** Of the first repetition, in milliseconds. */
+  readonly firstWaitMs?: number | undefined;
+}
+
+/** A response whose body ends the request when it is silent for too long. */
+export interface Answer {
+  readonly response: Response;
+  /** The body, once. @throws Transient if the connection breaks or falls silent */
+  chunks(): AsyncGenerator<Uint8Array>;
+  /** Ends the request; the connection is not used again if the body was not read. */
+  cancel(): void;
+}
+
+export class HubClient {
+  readonly environment: HubEnvironment;
+  readonly #signal: AbortSignal | undefined;
+  readonly #firstWaitMs: number;
+
+  constructor(environment: HubEnvironment, options: ClientOptions = {}) {
+    this.environment = environment;
+    this.#signal = options.signal;
+    this.#firstWaitMs = options.firstWaitMs ?? FIRST_WAIT_MS;
+  }
+
+  place(repo: string, revision: string, file?: string): HubPlace {
+    const { endpoint, token } = this.environment;
+    return {
+      endpoint,
+      repo,
+      revision,
+      hasToken: token !== undefined,
+      ...(file === undefined ? {} : { file }),
+    };
+  }
+
+  /** One attempt; redirects are the caller's. @throws Transient, CflowError INTERRUPTED */
+  async send(url: string, headers: Readonly<Record<string, string>> = {}): Promise<Answer> {
+    const timed = new TimedRequest(this.environment.timeoutMs, this.#signal);
+    try {
+      const response = await fetch(url, {
+        redirect: 'manual',
+        // A compressed body would make ranges and lengths meaningless.
+        headers: { 'accept-encoding': 'identity', ...this.#authorization(url), ...headers },
+        signal: timed.signal,
+      });
+      return { response, chunks: () => timed.chunks(response), cancel: () => timed.end() };
+    } catch (cause) {
+      timed.end();
+      throwIfInterrupted(this.#signal);
+      throw new Transient(`no connection to ${new URL(url).host}: ${reasonOf(cause)}`, { cause });
+    }
+  }
+
+  /** A small document of the API, for `@huggingface/hub`: complete, or an error that names `place`. */
+  documents(place: HubPlace): typeof fetch {
+    return async (input) => {
+      const url = input instanceof Request ? input.url : String(input);
+      return this.retried(place, async () => {
+        const { response, chunks } = await this.#followed(url);
+        refuse(place, response);
+        const parts: Uint8Array[] = [];
+        for await (const chunk of chunks()) parts.push(chunk);
+        return new Response(Buffer.concat(parts), { status: response.status, headers: response.headers });
+      });
+    };
+  }
+
+  async #followed(url: string): Promise<Answer> {
+    let at = url;
+    for (let hops = 0; hops < MAX_REDIRECTS; hops++) {
+      const answer = await this.send(at);
+      const next = redirection(answer.response, at);
+      if (next === undefined) return answer;
+      answer.cancel();
+      at = next;
+    }
+    throw new CflowError('NOT_READABLE', `more than ${MAX_REDIRECTS} redirects`, { file: url });
+  }
+
+  /** The result of the first attempt that is not Transient. @throws CflowError NOT_READABLE after too many */
+  async retried<T>(place: HubPlace, attempt: () => Promise<T>): Promise<T> {
+    for (let failures = 0; ; failures++) {
+      try {
+        return await attempt();
+      } catch (error) {
+        await this.pause(place, failures, error);
+      }
+    }
+  }
+
+  /** Waits before the next attempt. @throws `error` unless Transient, CflowError NOT_READABLE if it is one too many */
+  async pause(place: HubPlace, failures: number, error: unknown): Promise<void> {
+    throwIfInterrupted(this.#signal);
+    if (!(error instanceof Transient)) throw error;
+    // Many clients that were cut off together must not come back together.
+    const backoff = this.#firstWaitMs * 2 ** failures * (0.75 + Math.random() / 2);
+    const wait = error.waitMs ?? backoff;
+    if (failures >= RETRIES || wait > MAX_WAIT_MS) throw exhausted(place, failures, error);
+    await sleep(wait, this.#signal);
+    throwIfInterrupted(this.#signal);
+  }
+
+  #authorization(url: string): Record<string, string> {
+    const { endpoint, token } = this.environment;
+    const same = new URL(url).origin === new URL(endpoint).origin;
+    return token && same ? { authorization: `Bearer ${token}` } : {};
+  }
+}
+
+export const MAX_REDIRECTS = 5;
+
+/** Where a response sends us, or undefined. @throws CflowError NOT_READABLE from https to http */
+export function redirection(response: Response, from: string): string | undefined {
+  const location = response.headers.get('location');
+  if (response.status < 300 || response.status >= 400 || location === null) return undefined;
+  const to = URL.canParse(location, from) ? new URL(location, from) : undefined;
+  const allowed = to?.protocol === 'https:' || (to?.protocol === 'http:' && from.startsWith('http:'));
+  if (to && allowed) return to.href;
+  throw new CflowError('NOT_READABLE', `a redirect to ${JSON.stringify(location)}`, {
+    file: new URL(from).origin,
+    remedy: 'addresses of files must be https',
+  });
+}
+
+/** @throws Transient for a status worth another attempt, CflowError NOT_READABLE for any other that is no success */
+export function refuse(place: HubPlace, response: Response): void {
+  if (response.ok) return;
+  if (!RETRIED.has(response.status)) throw statusError(place, response);
+  const waitMs = retryAfter(response.headers.get('retry-after'));
+  throw new Transient(`the server answers ${response.status} ${response.statusText}`.trim(), { waitMs });
+}
+
+/** Seconds or a date, as milliseconds from now. */
+function retryAfter(value: string | null): number | undefined {
+  if (value === null) return undefined;
+  const ms = /^\d+$/.test(value) ? Number(value) * 1000 : Date.parse(value) - Date.now();
+  return Number.isNaN(ms) ? undefined : Math.max(0, ms);
+}
+
+function exhausted(place: HubPlace, failures: number, error: Transient): CflowError {
+  const attempts = failures === 0 ? '' : `, ${failures + 1} times`;
+  const asked = error.waitMs === undefined ? '' : `; it asks to wait ${Math.ceil(error.waitMs / 1000)} s`;
+  return new CflowError('NOT_READABLE', `${error.message}${attempts}${asked}`, {
+    file: placeName(place),
+    remedy: 'try again later: what was fetched is kept; HF_HUB_OFFLINE=1 uses the cache alone',
+    cause: error,
+  });
+}
+
+function reasonOf(cause: unknown): string {
+  const inner = cause instanceof Error && cause.cause instanceof Error ? cause.cause : cause;
+  const { code, message } = inner as NodeJS.ErrnoException;
+  return code ?? message ?? String(inner);
+}
+
+function sleep(ms: number, signal: AbortSignal | undefined): Promise<void> {
+  return new Promise((resolve) => {
+    const done = () => {
+      clearTimeout(timer);
+      signal?.removeEventListener('abort', done);
+      resolve();
+    };
+    const timer = setTimeout(done, ms);
+    signal?.addEventListener('abort', done, { once: true });
+  });
+}
+
+/** A request that ends when it is silent for too long, or with the user's patience. */
+class TimedRequest {
+  readonly #abort = new AbortController();
+  readonly #timeoutMs: number;
+  readonly #user: AbortSignal | undefined;
+  #timer: NodeJS.Timeout | undefined;
+
+  constructor(timeoutMs: number, user: AbortSignal | undefined) {
+    this.#timeoutMs = timeoutMs;
+    this.#user = user;
+    user?.addEventListener('abort', this.#onAbort, { once: true });
+    if (user?.aborted) this.#abort.abort();
+    this.#heard();
+  }
+
+  get signal(): AbortSignal {
+    return this.#abort.signal;
+  }
+
+  readonly #onAbort = () => this.#abort.abort();
+
+  #heard(): void {
+    clearTimeout(this.#timer);
+    const silent = () => this.#abort.abort(new Error(`silent for ${this.#timeoutMs / 1000} s`));
+    this.#timer = setTimeout(silent, this.#timeoutMs);
+  }
+
+  async *chunks({ body }: Response): AsyncGenerator<Uint8Array> {
+    try {
+      for await (const chunk of body ?? []) {
+        // While whoever asked works on it, nobody waits for the server.
+        clearTimeout(this.#timer);
+        yield chunk as Uint8Array;
+        this.#heard();
+      }
+    } catch (cause) {
+      throwIfInterrupted(this.#user);
+      throw new Transient(`the connection broke: ${reasonOf(cause)}`, { cause });
+    } finally {
+      this.end();
+    }
+  }
+
+  end(): void {
+    clearTimeout(this.#timer);
+    this.#user?.removeEventListener('abort', this.#onAbort);
+    this.#abort.abort();
+  }
+}
