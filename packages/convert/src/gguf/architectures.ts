@@ -50,6 +50,10 @@ const wholeHeadRotates: Demand = {
   met: ({ layers }) =>
     layers.every(({ attention }) => !attention.rope || attention.rope.rotaryDim === attention.headDim),
 };
+const everyHeadItsKeys: Demand = {
+  words: 'as many key/value heads as heads',
+  met: ({ layers }) => layers.every(({ attention }) => attention.heads === attention.kvHeads),
+};
 const untied: Demand = { words: 'an LM head of its own', met: ({ tiedEmbeddings }) => !tiedEmbeddings };
 const noBias: Demand = {
   words: 'projections without bias',
@@ -116,7 +120,7 @@ export const ARCHITECTURES: readonly Architecture[] = [
     qkNorm: 'whole',
     activation: 'silu',
     normalizeTopK: false,
-    demands: [sequential, wholeHeadRotates, square, untied, noBias, onlyExperts],
+    demands: [sequential, wholeHeadRotates, square, everyHeadItsKeys, untied, noBias, onlyExperts],
   },
   {
     name: 'olmo2',

@@ -12,10 +12,10 @@ import {
   writeTileHeader,
 } from '@cflow/format';
 
-/** Bytes of a row of `cols` weights in GGUF blocks; `cols` is a multiple of the group. */
+/** Bytes of a row of `cols` weights in blocks, the last one padded. */
 export function rowBytes(dtype: Dtype, cols: number): number {
   const { group, scaleBytes, groupBytes } = DTYPES[dtype];
-  return (cols / group) * (scaleBytes + groupBytes);
+  return Math.ceil(cols / group) * (scaleBytes + groupBytes);
 }
 
 /** Whether GGUF can hold rows of `cols` weights in the dtype: it knows whole groups only. */
@@ -67,7 +67,7 @@ function moveStripe(
   const { group, scaleBytes, groupBytes } = DTYPES[dtype];
   const stride = rowBytes(dtype, cols);
   for (const { col, width, at } of stripeTiles(dtype, rows, cols)) {
-    const perRow = width / group;
+    const perRow = Math.ceil(width / group);
     const scales = at + TILE_HEADER_BYTES;
     const data = scales + rows * perRow * scaleBytes;
     const inRow = rowBytes(dtype, col);

@@ -13,7 +13,8 @@ import {
 } from '@cflow/format';
 import { throwIfInterrupted } from '../interrupt.js';
 import { WorkerPool } from '../pool.js';
-import { blocksToStripe } from './blocks.js';
+import { blocksToStripe, wholeGroups } from './blocks.js';
+import { recoverBlocks } from './recover.js';
 import { DECODERS, dtypeOf, type GgufModel, readPlain, readRows } from './source.js';
 
 export interface ImportOptions {
@@ -105,6 +106,8 @@ async function stripeOf({ model, pool, options }: Run, stripe: Stripe): Promise<
     return blocksToStripe(dtype, blocks, rows, cols, id);
   }
   const weights = DECODERS[place.type](blocks, rows, cols);
+  const recovered = wholeGroups(dtype, cols) ? undefined : recoverBlocks(dtype, weights, rows, cols);
+  if (recovered) return blocksToStripe(dtype, recovered, rows, cols, id);
   const work = { name: tensor.name, weights, rows, cols, id };
   const out = new ArrayBuffer(stripeBytes(dtype, rows, cols));
   const task = {

@@ -11,4 +11,5 @@ export * from './rope.js';
 export * from './schema.js';
 export * from './source.js';
 export * from './tokenizer-common.js';
+export * from './tokenizer-placeholder.js';
 export * from './write.js';

@@ -3,6 +3,7 @@ import { CflowError, type Metadata, type ModelConfig } from '@cflow/format';
 import { z } from 'zod';
 import type { GgufEntry } from './schema.js';
 import { byteOf, PRE_TOKENIZERS, SPACE, TOKEN_TYPES } from './tokenizer-common.js';
+import { placeholderTokenizer } from './tokenizer-placeholder.js';
 
 type Tokenizer = NonNullable<Metadata['tokenizer']>;
 
@@ -34,24 +35,24 @@ type Json = z.output<typeof schema>;
 type Merge = readonly [string, string];
 
 /** Entries of a file without a tokenizer: token ids are all that it can be given. */
-function without(why: string): TokenizerEntries {
+function without(why: string, config: ModelConfig): TokenizerEntries {
   return {
-    entries: [['tokenizer.ggml.model', 'string', 'none']],
-    notes: [`the GGUF has no tokenizer: ${why}`],
+    entries: placeholderTokenizer(config),
+    notes: [`the GGUF has no tokenizer, and takes token ids only: ${why}`],
   };
 }
 
 /** The tokenizer's entries for a model; one that llama.cpp does not know is left out, with a note. */
 export function exportTokenizer(tokenizer: Tokenizer | undefined, config: ModelConfig): TokenizerEntries {
-  if (!tokenizer) return without('the model has none');
+  if (!tokenizer) return without('the model has none', config);
   const parsed = schema.safeParse(JSON.parse(tokenizer.tokenizerJson));
-  if (!parsed.success || (parsed.data.model.type ?? 'BPE') !== 'BPE') return without('it is no BPE');
+  if (!parsed.success || (parsed.data.model.type ?? 'BPE') !== 'BPE') return without('it is no BPE', config);
   const json = parsed.data;
   const merges = json.model.merges.map(
     (merge): Merge => (typeof merge === 'string' ? (merge.split(' ', 2) as [string, string]) : merge),
   );
   const kind = json.model.byte_fallback ? sentencePiece(json, merges) : byteLevel(json, merges);
-  if (typeof kind === 'string') return without(kind);
+  if (typeof kind === 'string') return without(kind, config);
   const { tokens, types, dropped } = vocabulary(json, config.vocabSize);
   const text = (key: string, value: string): GgufEntry => [`tokenizer.${key}`, 'string', value];
   return {

@@ -3,6 +3,7 @@ import { CflowError, type Metadata } from '@cflow/format';
 import { readTokenizer } from '../sources/tokenizer.js';
 import type { GgufValue } from './schema.js';
 import { byteOf, PRE_TOKENIZERS, SPACE, TOKEN_TYPES } from './tokenizer-common.js';
+import { PLACEHOLDER, PLACEHOLDER_KEY } from './tokenizer-placeholder.js';
 
 type Tokenizer = NonNullable<Metadata['tokenizer']>;
 type Values = ReadonlyMap<string, GgufValue>;
@@ -18,6 +19,7 @@ export interface ImportedTokenizer {
  * @throws CflowError CONFIG_INVALID for tokens, types and scores that do not belong together
  */
 export function importTokenizer(values: Values, file: string): ImportedTokenizer {
+  if (values.get(PLACEHOLDER_KEY) === PLACEHOLDER) return { notes: [] };
   const original = values.get('tokenizer.huggingface.json');
   const template = values.get('tokenizer.chat_template');
   const made = typeof original === 'string' && original !== '' ? original : madeJson(values, file);
