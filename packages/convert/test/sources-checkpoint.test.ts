@@ -52,7 +52,7 @@ describe('openCheckpoint', () => {
     await expect(openCheckpoint(dir)).rejects.toMatchObject({
       code: 'TENSOR_MISMATCH',
       message:
-        `${dir}: 4 tensors do not match the configuration: missing model.layers.0.mlp.up_proj.weight [5,6]; ` +
+        `${dir}: 4 tensors do not match the configuration (1 × I8): missing model.layers.0.mlp.up_proj.weight [5,6]; ` +
         'model.layers.1.self_attn.q_proj.weight is [6,6], not [8,6]; ' +
         'model.layers.1.mlp.up_proj.weight has the unsupported dtype I8; ' +
         'surplus model.layers.2.input_layernorm.weight [6] (do config.json and weights belong together?)',
@@ -84,11 +84,11 @@ describe('openCheckpoint', () => {
 
   it('says UNSUPPORTED where dtypes are all that is wrong', async () => {
     const tensors = tinyTensors();
-    tensors['model.norm.weight'] = { dtype: 'F8_E4M3', size: 1, shape: [6] };
+    tensors['model.norm.weight'] = { dtype: 'I8', size: 1, shape: [6] };
     await expect(openCheckpoint(await tiny(tensors))).rejects.toMatchObject({
       code: 'UNSUPPORTED',
       message: expect.stringContaining(
-        '1 tensors do not match the configuration: model.norm.weight has the unsupported dtype F8_E4M3 (weights must be F32, F16, BF16, F64)',
+        '1 tensors do not match the configuration (1 × I8): model.norm.weight has the unsupported dtype I8 (weights must be F32, F16, BF16, F64, F8_E4M3, F8_E5M2)',
       ),
     });
   });

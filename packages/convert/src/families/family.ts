@@ -1,4 +1,10 @@
-import { CflowError, type ModelConfigInput } from '@cflow/format';
+import {
+  CflowError,
+  type ModelConfig,
+  type ModelConfigInput,
+  modelTensors,
+  type TensorSpec,
+} from '@cflow/format';
 import type { z } from 'zod';
 import type { JsonObject } from '../json.js';
 
@@ -11,36 +17,180 @@ export interface ConfigContext {
   generation?: JsonObject | undefined;
 }
 
-/** A kind of checkpoint as data: a new one is a row in `index.ts`. */
+/** All experts of a layer in one stored tensor of three dimensions. */
+export interface FusedRule {
+  readonly name: string;
+  /** Which of the tensors side by side in one expert: [of, how many]. Gate and up are [0, 2] and [1, 2], down [0, 1]. */
+  readonly part: readonly [number, number];
+  /** `rows`: [experts, out, in], as a linear layer; `columns`: [experts, in, out]. */
+  readonly order: 'rows' | 'columns';
+}
+
+/** Canonical name pattern → where in the checkpoint; `{layer}` and `{expert}` are numbers. */
+export type NameTable = Readonly<Record<string, string | FusedRule>>;
+
+/** A kind of checkpoint as data: a new one is a row in `rows.ts`. */
 export interface Family {
   readonly modelType: string;
   /** config.json → ModelConfig. Throws CONFIG_INVALID (wrong fields) or UNSUPPORTED (features by name). */
   readonly configFrom: (json: JsonObject, context: ConfigContext) => ModelConfigInput;
-  /** Canonical name pattern → name in the checkpoint; `{layer}` and `{expert}` are numbers. Absent: the same names. */
-  readonly tensorNames?: Readonly<Record<string, string>>;
+  /** Absent: the checkpoint has the canonical names. Names begin with `model.` or `lm_head.`. */
+  readonly tensorNames?: NameTable;
+  /** Other ways in which the same tensors are saved, in place of rows of `tensorNames`; taken if their names are there. */
+  readonly otherNames?: readonly NameTable[];
+  /** What stands for `model.` at the beginning of names, the usual first. Absent: `model.` alone. */
+  readonly prefixes?: readonly string[];
+  /** Added to every norm weight: 1 where weights are stored around 0. */
+  readonly normOffset?: number;
   /** Tensors that checkpoints may carry and nobody needs; `*` stands for anything. */
   readonly ignorable: readonly string[];
 }
 
+/** Where a tensor of the model lies in a checkpoint. */
+export interface TensorPlace {
+  readonly name: string;
+  /** Of the stored tensor. */
+  readonly shape: readonly number[];
+  /** First row, the stored tensor seen as rows of its last dimension; of `transposed`, the first row of the expert. */
+  readonly row: number;
+  /** The expert is stored as [in, out]: the tensor's rows are columns from `column` on. */
+  readonly transposed?: { readonly column: number };
+  /** Added to every value. */
+  readonly offset?: number;
+}
+
 const INDICES = /\b(layers|experts)\.(\d+)\b/g;
 const PLACEHOLDERS = { layers: 'layer', experts: 'expert' } as const;
+const NORM = /norm\.weight$/;
 
-/**
- * The checkpoint's name of a canonical tensor, e.g. `layers.3.attn.q_proj.weight` → `model.layers.3.self_attn.q_proj.weight`.
- * @throws CflowError UNSUPPORTED for a tensor that the family does not have
- */
-export function checkpointName(family: Family, canonical: string): string {
-  if (!family.tensorNames) return canonical;
+interface Pattern {
+  readonly pattern: string;
+  readonly indices: Readonly<Record<string, string>>;
+}
+
+/** `layers.3.attn_norm.weight` → `layers.{layer}.attn_norm.weight` with layer 3. */
+function patternOf(canonical: string): Pattern {
   const indices: Record<string, string> = {};
   const pattern = canonical.replace(INDICES, (_, kind: keyof typeof PLACEHOLDERS, index: string) => {
     indices[PLACEHOLDERS[kind]] = index;
     return `${kind}.{${PLACEHOLDERS[kind]}}`;
   });
-  const name = family.tensorNames[pattern];
-  if (name === undefined) {
-    throw new CflowError('UNSUPPORTED', `checkpoints of ${family.modelType} have no ${canonical}`);
+  return { pattern, indices };
+}
+
+const filled = (name: string, { indices }: Pattern) =>
+  name.replace(/\{(\w+)\}/g, (_, index: string) => indices[index]!);
+
+/** `lm_head.` stands beside the model, so of `language_model.model.` it is `language_model.lm_head.`. */
+function prefixed(name: string, prefix: string): string {
+  if (name.startsWith('model.')) return prefix + name.slice('model.'.length);
+  const beside = prefix.endsWith('.model.') ? prefix.slice(0, -'model.'.length) : '';
+  return beside + name;
+}
+
+function ruleOf(
+  family: Family,
+  table: NameTable,
+  canonical: string,
+  { pattern }: Pattern,
+): string | FusedRule {
+  const rule = table[pattern];
+  if (rule !== undefined) return rule;
+  throw new CflowError('UNSUPPORTED', `checkpoints of ${family.modelType} have no ${canonical}`);
+}
+
+/**
+ * The checkpoint's usual name of a canonical tensor, e.g. `layers.3.attn.q_proj.weight` →
+ * `model.layers.3.self_attn.q_proj.weight`.
+ * @throws CflowError UNSUPPORTED for a tensor that the family does not have
+ */
+export function checkpointName(family: Family, canonical: string): string {
+  if (!family.tensorNames) return canonical;
+  const pattern = patternOf(canonical);
+  const rule = ruleOf(family, family.tensorNames, canonical, pattern);
+  return prefixed(
+    filled(typeof rule === 'string' ? rule : rule.name, pattern),
+    family.prefixes?.[0] ?? 'model.',
+  );
+}
+
+/** The names that a checkpoint has, where it can be asked. */
+export interface StoredNames {
+  has(name: string): boolean;
+}
+
+/**
+ * Where every tensor of a model lies. Which of the family's layouts and prefixes a checkpoint has is seen by names that
+ * only one of them has; shapes are the caller's to check.
+ * @param stored absent: the usual layout
+ * @throws CflowError UNSUPPORTED for a tensor that the family does not have
+ */
+export function placeTensors(
+  config: ModelConfig,
+  family: Family,
+  stored?: StoredNames,
+): Map<string, TensorPlace> {
+  const { tensorNames } = family;
+  const places = new Map<string, TensorPlace>();
+  const prefix = prefixOf(family, stored);
+  const table = tensorNames && tableOf(family, tensorNames, config, prefix, stored);
+  for (const tensor of modelTensors(config)) {
+    const { name, shape } = tensor;
+    places.set(name, table ? placeOf(family, table, tensor, config, prefix) : { name, shape, row: 0 });
   }
-  return name.replace(/\{(\w+)\}/g, (_, index: string) => indices[index]!);
+  return places;
+}
+
+function prefixOf({ prefixes = ['model.'] }: Family, stored?: StoredNames): string {
+  const found = prefixes.find((prefix) => stored?.has(`${prefix}embed_tokens.weight`));
+  return found ?? prefixes[0]!;
+}
+
+/** The usual names, with those rows replaced whose names are stored in another way. */
+function tableOf(
+  family: Family,
+  names: NameTable,
+  config: ModelConfig,
+  prefix: string,
+  stored?: StoredNames,
+): NameTable {
+  if (!stored || !family.otherNames) return names;
+  const layer = Math.max(
+    0,
+    config.layers.findIndex(({ experts }) => experts),
+  );
+  const pattern = { pattern: '', indices: { layer: String(layer), expert: '0' } };
+  const isStored = (rule: string | FusedRule) =>
+    stored.has(prefixed(filled(typeof rule === 'string' ? rule : rule.name, pattern), prefix));
+  const others = family.otherNames.filter((other) => Object.values(other).every(isStored));
+  return Object.assign({}, names, ...others) as NameTable;
+}
+
+function placeOf(
+  family: Family,
+  table: NameTable,
+  { name: canonical, shape }: TensorSpec,
+  config: ModelConfig,
+  prefix: string,
+): TensorPlace {
+  const pattern = patternOf(canonical);
+  const rule = ruleOf(family, table, canonical, pattern);
+  const offset = family.normOffset && NORM.test(canonical) ? { offset: family.normOffset } : {};
+  if (typeof rule === 'string')
+    return { name: prefixed(filled(rule, pattern), prefix), shape, row: 0, ...offset };
+  const { count } = config.layers[Number(pattern.indices.layer)]!.experts!;
+  const expert = Number(pattern.indices.expert);
+  const [rows = 0, cols = 0] = shape;
+  const [part, parts] = rule.part;
+  const name = prefixed(filled(rule.name, pattern), prefix);
+  return rule.order === 'rows'
+    ? { name, shape: [count, parts * rows, cols], row: (expert * parts + part) * rows }
+    : {
+        name,
+        shape: [count, cols, parts * rows],
+        row: expert * cols,
+        transposed: { column: part * rows },
+      };
 }
 
 /** Whether the family allows `name` to be left over. */

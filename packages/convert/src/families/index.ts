@@ -2,33 +2,36 @@ import { CflowError, type ModelConfig, parseModelConfig } from '@cflow/format';
 import type { JsonObject } from '../json.js';
 import { cflow } from './cflow.js';
 import { type ConfigContext, type Family, lookUp } from './family.js';
-import { llama } from './llama.js';
+import { DECODER_FAMILIES } from './rows.js';
+import { OTHER_MODALITIES, textConfig } from './wrappers.js';
 
 export * from './family.js';
-export { cflow, llama };
+export { cflow };
 
 /** Every kind of checkpoint that can be read, by `model_type`. */
 export const FAMILIES: Readonly<Record<string, Family>> = Object.fromEntries(
-  [llama, cflow].map((family) => [family.modelType, family]),
+  [...DECODER_FAMILIES, cflow].map((family) => [family.modelType, family]),
 );
+export const llama: Family = FAMILIES.llama!;
 
 /**
- * The family and configuration that a config.json means.
+ * The family and configuration that a config.json means: of models of several modalities, those of the text part.
  * @throws CflowError UNSUPPORTED (model_type or a feature, by name), CONFIG_INVALID (fields)
  */
 export function readModelConfig(
   json: JsonObject,
   context: ConfigContext,
 ): { family: Family; config: ModelConfig } {
-  const type = json.model_type;
-  if (typeof type !== 'string') {
+  const { modelType, json: text, wrapped } = textConfig(json, context.file);
+  if (typeof modelType !== 'string') {
     throw new CflowError('CONFIG_INVALID', 'missing or not a string', {
       file: context.file,
       field: 'model_type',
-      value: type,
+      value: modelType,
       remedy: `supported: ${Object.keys(FAMILIES).join(', ')}`,
     });
   }
-  const family = lookUp(FAMILIES, type, 'model_type', context.file);
-  return { family, config: parseModelConfig(family.configFrom(json, context), context.file) };
+  const found = lookUp(FAMILIES, modelType, 'model_type', context.file);
+  const family = wrapped ? { ...found, ignorable: [...found.ignorable, ...OTHER_MODALITIES] } : found;
+  return { family, config: parseModelConfig(found.configFrom(text, context), context.file) };
 }

@@ -1,12 +1,19 @@
 /** A checkpoint directory as the converter sees it: a configuration and tensors by canonical name. */
 import { stat } from 'node:fs/promises';
-import { CflowError, type ModelConfig, PRESETS } from '@cflow/format';
+import { CflowError, type ModelConfig, modelTensors, PRESETS } from '@cflow/format';
 import { errno } from '@cflow/format/node';
-import { cflow, type Family, readModelConfig } from '../families/index.js';
+import { cflow, type Family, readModelConfig, type TensorPlace } from '../families/index.js';
 import { parseJsonObject } from '../json.js';
 import { type CheckpointFiles, directoryFiles, hasFile } from './files.js';
-import { listTensorMismatches, tensorNameMap, throwMismatches } from './mismatch.js';
-import { type RowRange, tensorRowRange, tensorRowsF32 } from './safetensors.js';
+import { listTensorMismatches, scalesName, tensorPlaces, throwMismatches } from './mismatch.js';
+import { type BlockScales, checkScales, PlacedTensor, Slabs } from './placed.js';
+import {
+  type Quantization,
+  readQuantization,
+  refuseQuantized,
+  refuseQuantizedNames,
+} from './quantization.js';
+import type { RowRange } from './safetensors.js';
 import type { SafetensorsDtype } from './safetensors-dtype.js';
 import {
   INDEX_FILE,
@@ -20,6 +27,9 @@ import { readTokenizer, type Tokenizer } from './tokenizer.js';
 
 /** JSON files and templates are read whole; the largest tokenizers have some 35 MB. */
 export const MAX_TEXT_BYTES = 128 * 1024 * 1024;
+
+/** Rows and columns that share a scale where config.json does not say it. */
+const DEFAULT_BLOCK = [128, 128] as const;
 
 export interface SourceFile {
   /** Within the checkpoint. */
@@ -83,13 +93,19 @@ export async function openCheckpoint(
   if (!options.files) await checkDirectory(path);
   const files = options.files ?? directoryFiles(path);
   const texts = textFiles(files);
-  const { family, config } = await readConfig(files, texts, options.model ?? 'auto');
+  const { family, config, quantization } = await readConfig(files, texts, options.model ?? 'auto');
   const tokenizer = await tokenizerOf(files, texts);
   const weights = await openWeights(path, files, texts, options.dryRun ?? false);
   try {
-    const names = tensorNameMap(config, family, path);
-    if (weights) throwMismatches(listTensorMismatches(config, family, weights.tensors), path);
-    return checkpointSource({ name: files.origin, path, config, tokenizer, texts, weights, names });
+    // Without weights nothing is converted, and sizes are those of the model before it was quantized.
+    if (weights) {
+      refuseQuantized(quantization, files.at('config.json'));
+      refuseQuantizedNames(weights.tensors.keys(), path);
+      throwMismatches(listTensorMismatches(config, family, weights.tensors), path);
+    }
+    const places = tensorPlaces(config, family, path, weights?.tensors);
+    const model = { name: files.origin, path, config, quantization };
+    return checkpointSource({ ...model, tokenizer, texts, weights, places });
   } catch (error) {
     await weights?.close();
     throw error;
@@ -103,16 +119,54 @@ interface Parts {
   tokenizer: Tokenizer | undefined;
   texts: Texts;
   weights: Weights | undefined;
-  names: ReadonlyMap<string, string>;
+  places: ReadonlyMap<string, TensorPlace>;
+  quantization: Quantization | undefined;
 }
 
-function checkpointSource({ name, path, config, tokenizer, texts, weights, names }: Parts): CheckpointSource {
-  const find = (canonical: string): StoredTensor => {
-    const stored = weights?.tensors.get(names.get(canonical) ?? '');
-    if (stored) return stored;
-    const problem = weights ? `no tensor ${canonical}` : 'opened without weights';
-    throw new CflowError('INTERNAL', problem, { file: path, field: canonical });
+/** A tensor of the model with what holds it. */
+interface Found {
+  readonly stored: StoredTensor;
+  readonly shape: readonly number[];
+  readonly placed: PlacedTensor;
+}
+
+/** Finds tensors by canonical name, each once. */
+function finder({ path, config, weights, places, quantization }: Parts): (canonical: string) => Found {
+  const shapes = new Map(modelTensors(config).map(({ name, shape }) => [name, shape]));
+  const found = new Map<string, Found>();
+  return (canonical) => {
+    const known = found.get(canonical);
+    if (known) return known;
+    const place = places.get(canonical);
+    const stored = place && weights?.tensors.get(place.name);
+    if (!stored) {
+      const problem = weights ? `no tensor ${canonical}` : 'opened without weights';
+      throw new CflowError('INTERNAL', problem, { file: path, field: canonical });
+    }
+    const placed = new PlacedTensor(place, stored, scalesOf(place, weights, quantization, path));
+    const tensor = { stored, shape: shapes.get(canonical)!, placed };
+    found.set(canonical, tensor);
+    return tensor;
   };
+}
+
+function scalesOf(
+  place: TensorPlace,
+  weights: Weights | undefined,
+  quantization: Quantization | undefined,
+  file: string,
+): BlockScales | undefined {
+  const stored = weights?.tensors.get(scalesName(place.name));
+  if (!stored) return undefined;
+  const scales = { stored, block: quantization?.block ?? DEFAULT_BLOCK };
+  checkScales(scales, place.shape, file);
+  return scales;
+}
+
+function checkpointSource(parts: Parts): CheckpointSource {
+  const { name, config, tokenizer, texts, weights } = parts;
+  const find = finder(parts);
+  const slabs = new Slabs();
   const shards = weights?.shards ?? [];
   return {
     name,
@@ -124,17 +178,19 @@ function checkpointSource({ name, path, config, tokenizer, texts, weights, names
     tokenizer,
     hasWeights: weights !== undefined,
     tensor: (canonical) => {
-      const { dtype, shape } = find(canonical).entry;
-      return { dtype, shape };
+      const { stored, shape } = find(canonical);
+      return { dtype: stored.entry.dtype, shape };
     },
     rowsF32: async (canonical, rowStart, rows) => {
-      const { source, entry } = find(canonical);
-      return tensorRowsF32(source, entry, rowStart, rows);
+      const { placed, shape } = find(canonical);
+      return placed.rowsF32(shape, rowStart, rows, slabs);
     },
     rowsInFile: (canonical, rowStart, rows) => {
-      const { source, entry } = find(canonical);
-      const { name: file, fd } = source;
-      return fd === undefined ? undefined : { file, fd, ...tensorRowRange(source, entry, rowStart, rows) };
+      const { placed, stored } = find(canonical);
+      const { name: file, fd } = stored.source;
+      if (fd === undefined) return undefined;
+      const range = placed.range(rowStart, rows);
+      return range && { file, fd, ...range };
     },
     close: async () => weights?.close(),
   };
@@ -159,8 +215,8 @@ async function readConfig(
   files: CheckpointFiles,
   texts: Texts,
   model: string,
-): Promise<{ family: Family; config: ModelConfig }> {
-  if (model !== 'auto') return { family: cflow, config: presetNamed(model) };
+): Promise<{ family: Family; config: ModelConfig; quantization: Quantization | undefined }> {
+  if (model !== 'auto') return { family: cflow, config: presetNamed(model), quantization: undefined };
   const file = files.at('config.json');
   const bytes = await texts.read('config.json');
   if (!bytes) {
@@ -172,7 +228,9 @@ async function readConfig(
   const generationBytes = await texts.read('generation_config.json');
   const generation =
     generationBytes && parseJsonObject(generationBytes, { file: files.at('generation_config.json') });
-  return readModelConfig(parseJsonObject(bytes, { file }), { name: files.modelName, file, generation });
+  const json = parseJsonObject(bytes, { file });
+  const read = readModelConfig(json, { name: files.modelName, file, generation });
+  return { ...read, quantization: readQuantization(json) };
 }
 
 function presetNamed(model: string): ModelConfig {

@@ -1,6 +1,12 @@
 /** Holds what a checkpoint stores against what its configuration asks for. */
-import { CflowError, checkStreamCount, type ModelConfig, modelTensors } from '@cflow/format';
-import { checkpointName, type Family, isIgnorable } from '../families/index.js';
+import { CflowError, checkStreamCount, type ModelConfig } from '@cflow/format';
+import {
+  type Family,
+  isIgnorable,
+  placeTensors,
+  type StoredNames,
+  type TensorPlace,
+} from '../families/index.js';
 import type { SafetensorsEntry } from './safetensors.js';
 import { DECODERS } from './safetensors-dtype.js';
 import { listed } from './shards.js';
@@ -10,31 +16,48 @@ export interface TensorMismatch {
   /** The checkpoint's name. */
   readonly name: string;
   readonly problem: string;
+  /** The unsupported one. */
+  readonly dtype?: string;
 }
 
 type Stored = ReadonlyMap<string, { readonly entry: Pick<SafetensorsEntry, 'dtype' | 'shape'> }>;
 
-/** Canonical name → name in the checkpoint, of every tensor of a model. */
-export function tensorNameMap(config: ModelConfig, family: Family, file?: string): Map<string, string> {
+/** Name of the scales of a quantized tensor, beside it. */
+export const scalesName = (name: string): string => `${name}_scale_inv`;
+
+/** Canonical name → where in the checkpoint, of every tensor of a model; see `placeTensors`. */
+export function tensorPlaces(
+  config: ModelConfig,
+  family: Family,
+  file?: string,
+  stored?: StoredNames,
+): Map<string, TensorPlace> {
   checkStreamCount(config, file);
-  return new Map(modelTensors(config).map(({ name }) => [name, checkpointName(family, name)]));
+  return placeTensors(config, family, stored);
+}
+
+/** Canonical name → usual name in the checkpoint, of every tensor of a model. */
+export function tensorNameMap(config: ModelConfig, family: Family, file?: string): Map<string, string> {
+  return new Map([...tensorPlaces(config, family, file)].map(([canonical, { name }]) => [canonical, name]));
 }
 
 /** Everything that is missing, of another shape, of a dtype that cannot be read, or left over, in this order. */
 export function listTensorMismatches(config: ModelConfig, family: Family, stored: Stored): TensorMismatch[] {
-  const names = tensorNameMap(config, family);
+  const places = tensorPlaces(config, family, undefined, stored);
+  // Several tensors of a model may lie in one: it is wrong once.
+  const shapes = new Map([...places.values()].map(({ name, shape }) => [name, shape]));
   const found: TensorMismatch[] = [];
-  for (const { name: canonical, shape } of modelTensors(config)) {
-    const name = names.get(canonical)!;
+  for (const [name, shape] of shapes) {
     const entry = stored.get(name)?.entry;
     if (!entry) found.push({ kind: 'missing', name, problem: `missing ${name} [${shape}]` });
     else if (String(entry.shape) !== String(shape)) {
       found.push({ kind: 'shape', name, problem: `${name} is [${entry.shape}], not [${shape}]` });
     } else if (!DECODERS[entry.dtype]) {
-      found.push({ kind: 'dtype', name, problem: `${name} has the unsupported dtype ${entry.dtype}` });
+      const problem = `${name} has the unsupported dtype ${entry.dtype}`;
+      found.push({ kind: 'dtype', name, dtype: entry.dtype, problem });
     }
   }
-  const known = new Set(names.values());
+  const known = new Set([...shapes.keys()].flatMap((name) => [name, scalesName(name)]));
   for (const [name, { entry }] of stored) {
     if (known.has(name) || isIgnorable(family, name) || isTiedHead(config, name)) continue;
     found.push({ kind: 'surplus', name, problem: `surplus ${name} [${entry.shape}]` });
@@ -45,7 +68,7 @@ export function listTensorMismatches(config: ModelConfig, family: Family, stored
 
 /** Some exports store the tied head again; it is the embedding. */
 function isTiedHead(config: ModelConfig, name: string): boolean {
-  return config.tiedEmbeddings && name === 'lm_head.weight';
+  return config.tiedEmbeddings && /^(language_model\.)?lm_head\.weight$/.test(name);
 }
 
 /**
@@ -55,9 +78,14 @@ function isTiedHead(config: ModelConfig, name: string): boolean {
 export function throwMismatches(mismatches: readonly TensorMismatch[], file: string): void {
   if (mismatches.length === 0) return;
   const onlyDtypes = mismatches.every(({ kind }) => kind === 'dtype');
+  const counts = new Map<string, number>();
+  for (const { dtype } of mismatches) if (dtype) counts.set(dtype, (counts.get(dtype) ?? 0) + 1);
+  const dtypes = [...counts].map(([dtype, count]) => `${count} × ${dtype}`).join(', ');
   throw new CflowError(
     onlyDtypes ? 'UNSUPPORTED' : 'TENSOR_MISMATCH',
-    `${mismatches.length} tensors do not match the configuration: ${listed(mismatches.map((m) => m.problem))}`,
+    `${mismatches.length} tensors do not match the configuration${dtypes && ` (${dtypes})`}: ${listed(
+      mismatches.map((m) => m.problem),
+    )}`,
     {
       file,
       value: mismatches.length,

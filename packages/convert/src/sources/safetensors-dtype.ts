@@ -35,6 +35,13 @@ export const DECODERS: Partial<Record<SafetensorsDtype, Decoder>> = {
   F16: (bytes) => widen(bytes, (half) => halfTable()[half]!),
   BF16: (bytes) => widen(bytes, (half) => half << 16),
   F64: (bytes) => new Float32Array(new Float64Array(owned(bytes))),
+  F8_E4M3: (bytes) => Float32Array.from(bytes, (byte) => e4m3Table()[byte]!),
+  // The upper half of an f16.
+  F8_E5M2: (bytes) =>
+    widen(
+      Uint8Array.from({ length: 2 * bytes.length }, (_, i) => (i % 2 ? bytes[i >> 1]! : 0)),
+      (half) => halfTable()[half]!,
+    ),
 };
 
 /** A copy at offset 0 of its own buffer: typed arrays need alignment, and callers may overwrite what they get. */
@@ -48,6 +55,20 @@ function widen(bytes: Uint8Array, bits: (half: number) => number): Float32Array 
   const words = new Uint32Array(halves.length);
   for (let i = 0; i < halves.length; i++) words[i] = bits(halves[i]!);
   return new Float32Array(words.buffer);
+}
+
+let e4m3: Float32Array | undefined;
+
+/** Values of every byte: sign, four bits of exponent with bias 7, three of mantissa; no infinities, 0x7f is NaN. */
+function e4m3Table(): Float32Array {
+  e4m3 ??= Float32Array.from({ length: 256 }, (_, byte) => {
+    const sign = byte & 0x80 ? -1 : 1;
+    const exponent = (byte >> 3) & 15;
+    const mantissa = byte & 7;
+    if (exponent === 15 && mantissa === 7) return Number.NaN;
+    return sign * (exponent ? 2 ** (exponent - 7) * (1 + mantissa / 8) : 2 ** -6 * (mantissa / 8));
+  });
+  return e4m3;
 }
 
 let table: Uint32Array | undefined;

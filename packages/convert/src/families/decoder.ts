@@ -1,0 +1,172 @@
+/** Decoders of Hugging Face as rows: what a class has besides a llama, and its defaults. */
+import { CflowError, type ModelConfigInput, type NORM_PLACES } from '@cflow/format';
+import type { JsonObject } from '../json.js';
+import { type ConfigContext, type Family, lookUp, type NameTable, readFields } from './family.js';
+import { ACTIVATION_NAMES, type DecoderJson, decoderSchema, normalised, tokenSchema } from './fields.js';
+import { type LayerType, type RopeDefaults, ropeFrom, scaledContext } from './rope.js';
+
+type LayerInput = ModelConfigInput['layers'][number];
+type AttentionInput = LayerInput['attention'];
+type ExpertsInput = NonNullable<LayerInput['experts']>;
+
+export interface DecoderRow {
+  readonly modelType: string;
+  /** What the class says where config.json is silent. */
+  readonly defaults: JsonObject;
+  readonly rope: RopeDefaults;
+  readonly names: NameTable;
+  readonly otherNames?: readonly NameTable[];
+  readonly prefixes?: readonly string[];
+  readonly normOffset?: number;
+  readonly norms?: (typeof NORM_PLACES)[number];
+  readonly qkNorm?: 'head' | 'whole';
+  readonly vNorm?: true;
+  /** Biases of q, k and v whatever `attention_bias` says, and none of o. */
+  readonly biasQkv?: true;
+  readonly scaleEmbeddings?: true;
+  readonly outputScale?: true;
+  /** `attn_logit_softcapping` acts; in other classes the field may stand without effect. */
+  readonly attentionSoftcap?: true;
+  /** Factor of q·k; absent = 1/√headDim. */
+  readonly scale?: (fields: DecoderJson) => number;
+  /** Whether a layer sees only a window. */
+  readonly sliding?: (fields: DecoderJson, layer: number) => boolean;
+  /** Whether a layer rotates; absent = all do. */
+  readonly rotates?: (fields: DecoderJson, layer: number) => boolean;
+  /** Head dimension and key/value heads of full layers where they are their own. */
+  readonly fullAttention?: (fields: DecoderJson, layer: number) => { headDim: number; kvHeads: number };
+  readonly experts?: ExpertsRow;
+  /** Why a config cannot be read; undefined = it can. */
+  readonly refuses?: (fields: DecoderJson) => string | undefined;
+}
+
+export interface ExpertsRow {
+  /** Width of an expert. */
+  readonly dim: 'intermediate_size' | 'moe_intermediate_size';
+  /** Whether the weights of the chosen are made to sum to 1. */
+  readonly normalize: (fields: DecoderJson) => boolean;
+  /** Which layers have experts; absent = all. */
+  readonly has?: (fields: DecoderJson, layer: number) => boolean;
+  /** The dense FFN stands beside the experts, not in their place. */
+  readonly besideFfn?: true;
+  readonly extras?: (fields: DecoderJson) => Partial<ExpertsInput>;
+}
+
+export function decoder(row: DecoderRow): Family {
+  return {
+    modelType: row.modelType,
+    configFrom: (json, context) => configFrom(row, json, context),
+    tensorNames: row.names,
+    ...(row.otherNames && { otherNames: row.otherNames }),
+    prefixes: row.prefixes ?? ['model.', 'model.language_model.', 'language_model.model.'],
+    ...(row.normOffset !== undefined && { normOffset: row.normOffset }),
+    // Old exports stored the RoPE table; it follows from the configuration.
+    ignorable: ['*.rotary_emb.inv_freq'],
+  };
+}
+
+function configFrom(row: DecoderRow, json: JsonObject, context: ConfigContext): ModelConfigInput {
+  const { file, name } = context;
+  const fields = readFields(decoderSchema, normalised(json, row.defaults), file);
+  const problem = row.refuses?.(fields);
+  if (problem !== undefined) throw new CflowError('UNSUPPORTED', problem, { file });
+  const layers = Array.from({ length: fields.num_hidden_layers }, (_, i) => layerFrom(row, fields, i, file));
+  const contextLength = fields.max_position_embeddings ?? row.rope.contextLength;
+  return {
+    name,
+    family: row.modelType,
+    hiddenDim: fields.hidden_size,
+    vocabSize: fields.vocab_size,
+    contextLength: scaledContext(
+      contextLength,
+      layers.map(({ attention }) => attention.rope),
+    ),
+    normEps: fields.rms_norm_eps,
+    tiedEmbeddings: fields.tie_word_embeddings,
+    ...(row.scaleEmbeddings && { scaleEmbeddings: true }),
+    ...(fields.final_logit_softcapping ? { finalLogitSoftcap: fields.final_logit_softcapping } : {}),
+    combineStyle: 'sequential',
+    ...tokensFrom(row, json, context),
+    layers,
+  };
+}
+
+function layerFrom(row: DecoderRow, fields: DecoderJson, index: number, file: string): LayerInput {
+  const has = row.experts && (row.experts.has?.(fields, index) ?? true);
+  const experts = has ? expertsFrom(row.experts!, fields, file) : undefined;
+  const activation = lookUp(ACTIVATION_NAMES, fields.hidden_act, 'hidden_act', file);
+  return {
+    attention: attentionFrom(row, fields, index, file),
+    ...((!experts || row.experts?.besideFfn) && {
+      ffn: { dim: fields.intermediate_size, activation, bias: fields.mlp_bias },
+    }),
+    ...(experts && { experts }),
+    ...(row.norms && { norms: row.norms }),
+    ...(row.outputScale && { outputScale: true }),
+  };
+}
+
+function attentionFrom(row: DecoderRow, fields: DecoderJson, index: number, file: string): AttentionInput {
+  const sliding = row.sliding?.(fields, index) ?? false;
+  const heads = fields.num_attention_heads;
+  const own = sliding ? undefined : row.fullAttention?.(fields, index);
+  const headDim = own?.headDim ?? fields.head_dim ?? dividedHeadDim(fields, file);
+  const kvHeads = own?.kvHeads ?? fields.num_key_value_heads ?? heads;
+  const type: LayerType = sliding ? 'sliding_attention' : 'full_attention';
+  const read = ropeFrom(fields, headDim, row.rope, type, file);
+  const rotates = row.rotates?.(fields, index) ?? true;
+  const scale = row.scale?.(fields) ?? 1 / Math.sqrt(headDim);
+  return {
+    heads,
+    kvHeads,
+    headDim,
+    ...(sliding && fields.sliding_window ? { slidingWindow: fields.sliding_window } : {}),
+    ...(rotates && { rope: read.rope }),
+    // Cosines and sines times a factor: queries and keys have it once each.
+    scale: rotates ? scale * read.attentionFactor ** 2 : scale,
+    ...(row.attentionSoftcap && fields.attn_logit_softcapping
+      ? { softcap: fields.attn_logit_softcapping }
+      : {}),
+    ...(row.qkNorm && { qkNorm: row.qkNorm }),
+    ...(row.vNorm && { vNorm: true }),
+    ...(!sliding && fields.attention_k_eq_v ? { valueFromKey: true } : {}),
+    biasQkv: row.biasQkv ?? fields.attention_bias,
+    biasOut: row.biasQkv ? false : fields.attention_bias,
+  };
+}
+
+function expertsFrom(row: ExpertsRow, fields: DecoderJson, file: string): ExpertsInput {
+  const needed = { num_experts: fields.num_experts, num_experts_per_tok: fields.num_experts_per_tok };
+  const dim = fields[row.dim];
+  for (const [field, value] of Object.entries({ ...needed, [row.dim]: dim })) {
+    if (!value) throw new CflowError('CONFIG_INVALID', 'missing', { file, field });
+  }
+  return {
+    count: fields.num_experts!,
+    topK: fields.num_experts_per_tok!,
+    dim: dim!,
+    activation: lookUp(ACTIVATION_NAMES, fields.hidden_act, 'hidden_act', file),
+    normalizeTopK: row.normalize(fields),
+    ...row.extras?.(fields),
+  };
+}
+
+function dividedHeadDim({ hidden_size, num_attention_heads }: DecoderJson, file: string): number {
+  if (hidden_size % num_attention_heads === 0) return hidden_size / num_attention_heads;
+  throw new CflowError(
+    'CONFIG_INVALID',
+    `hidden_size ${hidden_size} is not a multiple of num_attention_heads ${num_attention_heads}`,
+    { file, field: 'head_dim', remedy: 'state head_dim' },
+  );
+}
+
+/** generation_config.json first: it is what generation really stops at. Absent means the class default, null none. */
+function tokensFrom({ defaults }: DecoderRow, json: JsonObject, { file, generation }: ConfigContext) {
+  const own = readFields(tokenSchema, { ...defaults, ...json }, file);
+  const generated = readFields(tokenSchema, generation ?? {}, 'generation_config.json');
+  const bos = generated.bos_token_id ?? own.bos_token_id;
+  return {
+    ...(typeof bos === 'number' && { bosTokenId: bos }),
+    eosTokenIds: generated.eos_token_id ?? own.eos_token_id ?? [],
+  };
+}

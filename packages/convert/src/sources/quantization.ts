@@ -1,0 +1,64 @@
+/** Checkpoints that are quantized already: which can be read, and what to use instead of the others. */
+import { CflowError } from '@cflow/format';
+import { z } from 'zod';
+import { isJsonObject, type JsonObject } from '../json.js';
+
+export interface Quantization {
+  /** As config.json calls it. */
+  readonly method: string;
+  /** Rows and columns that share one scale. */
+  readonly block: readonly [number, number];
+}
+
+const BLOCK = 128;
+const size = z.int().min(1);
+const schema = z.looseObject({
+  quant_method: z.string().nullish(),
+  weight_block_size: z.tuple([size, size]).nullish(),
+});
+
+/** Methods whose tensors are read: FP8 with scales by block. */
+const READABLE: readonly string[] = ['fp8'];
+const INSTEAD = 'convert the original in BF16, F16, F32 or block-scaled FP8';
+
+/** Tensor names that only one kind of quantized checkpoint has. */
+const SIGNS: readonly (readonly [RegExp, string])[] = [
+  [/\.qweight$/, 'gptq or awq'],
+  [/\.weight_packed$/, 'compressed-tensors'],
+  [/_blocks$/, 'mxfp4'],
+  [/\.(absmax|quant_map)$/, 'bitsandbytes'],
+];
+
+/** What `quantization_config` says; undefined where there is none. */
+export function readQuantization(json: JsonObject): Quantization | undefined {
+  const inner = isJsonObject(json.text_config) ? json.text_config.quantization_config : undefined;
+  const stated = json.quantization_config ?? inner;
+  if (stated === undefined || stated === null) return undefined;
+  const { quant_method, weight_block_size } = schema.safeParse(stated).data ?? {};
+  return { method: quant_method ?? 'unknown method', block: weight_block_size ?? [BLOCK, BLOCK] };
+}
+
+/** @throws CflowError UNSUPPORTED for a method that is not read, by name */
+export function refuseQuantized(quantization: Quantization | undefined, file: string): void {
+  if (!quantization || READABLE.includes(quantization.method)) return;
+  throw new CflowError('UNSUPPORTED', `the checkpoint is already quantized (${quantization.method})`, {
+    file,
+    field: 'quantization_config',
+    value: quantization.method,
+    limit: READABLE,
+    remedy: INSTEAD,
+  });
+}
+
+/** The same by names of tensors, for checkpoints whose config.json says nothing. @throws CflowError UNSUPPORTED */
+export function refuseQuantizedNames(names: Iterable<string>, file: string): void {
+  for (const name of names) {
+    const sign = SIGNS.find(([pattern]) => pattern.test(name));
+    if (!sign) continue;
+    throw new CflowError('UNSUPPORTED', `the checkpoint is already quantized (${sign[1]})`, {
+      file,
+      field: name,
+      remedy: INSTEAD,
+    });
+  }
+}
