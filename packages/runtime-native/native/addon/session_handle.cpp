@@ -69,6 +69,8 @@ Napi::Value SessionHandle::run(const Napi::CallbackInfo& info) {
       if (error != nullptr) pending->error = std::make_unique<Error>(*error);
       state->finish(pending);
     };
+    // An abort that came after the end of the last job was none of this one's.
+    core_->session->resume();
     try {
       engine_->engine->submit(core_->session, std::move(job));
     } catch (const Error& error) {
@@ -83,7 +85,7 @@ Napi::Value SessionHandle::run(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value SessionHandle::cancel(const Napi::CallbackInfo& info) {
-  if (core_ && core_->session) core_->session->cancel();
+  if (core_ && core_->session && core_->busy) core_->session->cancel();
   return info.Env().Undefined();
 }
 

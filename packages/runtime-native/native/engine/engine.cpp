@@ -25,6 +25,7 @@ class SessionState final : public Session {
   }
 
   void cancel() override { cancelled.store(true, std::memory_order_relaxed); }
+  void resume() override { cancelled.store(false, std::memory_order_relaxed); }
   uint64_t cache_bytes() const override { return bytes.load(std::memory_order_relaxed); }
 
   /// Room in all caches for so many positions. @throws Error MEMORY before anything is allocated

@@ -60,6 +60,8 @@ class Session {
   virtual ~Session() = default;
   /// Makes the running or the next job of this session end with INTERRUPTED. Any thread.
   virtual void cancel() = 0;
+  /// Takes back a cancel() that came too late for the job it was meant for. Between jobs only.
+  virtual void resume() = 0;
   /// Bytes of the key/value caches. Any thread.
   virtual uint64_t cache_bytes() const = 0;
 };

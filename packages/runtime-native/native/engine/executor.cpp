@@ -65,12 +65,19 @@ void Executor::run(const Tokens& tokens, std::vector<KvCache>& caches, const std
   cancelled_ = &cancelled;
   batch_ = {tokens.ids, tokens.start, 0, tokens.count, &caches, &nan_at_};
   prepare(0, 0);
-  team_.run([this](unsigned thread) { work(thread); });
+  // What comes before the first matrix needs nobody else, unless there are many tokens.
+  const bool opening = stages_[0].parallel.empty() && tokens.count < kSharedTokens;
+  if (opening) finish_stage(0, true, 0);
+  team_.run([this, opening](unsigned thread) { work(opening ? 1 : 0, thread); });
   throw_failure();
 }
 
-void Executor::work(unsigned thread) {
-  for (size_t s = 0; s < stages_.size() && !stopping_; s++) {
+uint64_t Executor::barriers() const {
+  return stages_.size() - (stages_[0].parallel.empty() ? 1 : 0);
+}
+
+void Executor::work(size_t first_stage, unsigned thread) {
+  for (size_t s = first_stage; s < stages_.size() && !stopping_; s++) {
     PreparedStage& stage = stages_[s];
     run_units(stage, thread);
     // The meeting of the threads is the one place where anything shared changes: `stopping_`, the batch, the shares.

@@ -56,7 +56,8 @@ class Executor {
   const Program& program() const { return program_; }
   uint64_t scratch_bytes() const { return scratch_bytes_.load(std::memory_order_relaxed); }
   uint64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
-  uint64_t barriers() const { return stages_.size(); }
+  /// Of one token.
+  uint64_t barriers() const;
   /// Only between runs.
   std::vector<ProfileEntry> profile() const;
 
@@ -71,7 +72,7 @@ class Executor {
   /// Time by what it went into; one a thread.
   using Profile = std::map<const char*, ProfileEntry>;
 
-  void work(unsigned thread);
+  void work(size_t first_stage, unsigned thread);
   void run_units(PreparedStage& stage, unsigned thread);
   void run_serial(PreparedStage& stage, uint32_t first, uint32_t end, unsigned thread);
   void prepare(size_t stage, unsigned thread);

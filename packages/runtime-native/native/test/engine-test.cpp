@@ -248,6 +248,11 @@ void test_refusals(const Model& model, const TemporaryFile& file) {
   auto session = engine->create_session();
   session->cancel();
   check(run(*engine, session, prompt(9)).code == "INTERRUPTED", "a cancelled session");
+  session = engine->create_session();
+  check(run(*engine, session, prompt(9)).code.empty(), "a session");
+  session->cancel();
+  session->resume();
+  check(run(*engine, session, prompt(3)).code.empty(), "a session that was cancelled too late, and resumed");
   Program outside = model.program;
   std::get<step::Embed>(outside.steps[0]).matrix.stripes[0] = model.bytes.size() - 8;
   try {

@@ -68,7 +68,7 @@ export interface SessionHandle {
    * One call at a time.
    */
   run(ids: Int32Array, logits: Float32Array, all: boolean): Promise<void>;
-  /** Makes the running job, or the next, end with INTERRUPTED. */
+  /** Makes a job that waits or runs end with INTERRUPTED; one that has ended is not affected, nor is the next. */
   cancel(): void;
   cacheBytes(): number;
   close(): Promise<void>;

@@ -146,10 +146,8 @@ class NativeSession implements EngineSession {
     const cancel = () => this.#handle.cancel();
     signal?.addEventListener('abort', cancel, { once: true });
     try {
-      if (onLogits) await this.#runAll(ids, onLogits);
+      if (onLogits) await this.#runAll(ids, onLogits, signal);
       else await this.#handle.run(Int32Array.from(ids), this.#last, false);
-      // An abort that comes too late for this run has still ended the native session.
-      interrupt(signal);
       return this.#last;
     } catch (error) {
       throw nativeError(error, this.#file);
@@ -166,10 +164,15 @@ class NativeSession implements EngineSession {
     return this.#handle.close();
   }
 
-  async #runAll(ids: readonly number[], onLogits: NonNullable<RunOptions['onLogits']>): Promise<void> {
+  async #runAll(
+    ids: readonly number[],
+    onLogits: NonNullable<RunOptions['onLogits']>,
+    signal: AbortSignal | undefined,
+  ): Promise<void> {
     const size = this.#vocabSize;
     const rows = new Float32Array(Math.min(ids.length, LOGITS_SLICE) * size);
     for (let from = 0; from < ids.length; from += LOGITS_SLICE) {
+      interrupt(signal);
       const slice = Int32Array.from(ids.slice(from, from + LOGITS_SLICE));
       await this.#handle.run(slice, rows, true);
       for (let i = 0; i < slice.length; i++) onLogits(from + i, rows.subarray(i * size, (i + 1) * size));
