@@ -40,7 +40,11 @@ export class HubCache {
 
   /** Undefined if it is not there, or has not the size that it should have. */
   async open(commit: string, name: string, bytes?: number): Promise<FileSource | undefined> {
-    const source = await openUnlessMissing(this.path(commit, name));
+    const source = await openUnlessMissing(this.path(commit, name)).catch((error) => {
+      // A cache that is no directory has nothing; writing to it will say what is wrong.
+      if (error instanceof CflowError && errno(error.details.cause) === 'ENOTDIR') return undefined;
+      throw error;
+    });
     if (!source || bytes === undefined || source.size === bytes) return source;
     await source.close();
     return undefined;

@@ -157,7 +157,7 @@ function exhausted(place: HubPlace, failures: number, error: Transient): CflowEr
   const asked = error.waitMs === undefined ? '' : `; it asks to wait ${Math.ceil(error.waitMs / 1000)} s`;
   return new CflowError('NOT_READABLE', `${error.message}${attempts}${asked}`, {
     file: placeName(place),
-    remedy: 'try again later: what was fetched is kept; HF_HUB_OFFLINE=1 uses the cache alone',
+    remedy: 'try again later; what is in the cache is kept, and HF_HUB_OFFLINE=1 uses it alone',
     cause: error,
   });
 }

@@ -6,7 +6,7 @@ const DEFAULT_REVISION = 'main';
 /** By the Hub's own rules; names from before organizations have one part. */
 const REPO = /^[A-Za-z0-9][\w.-]{0,95}(?:\/[A-Za-z0-9][\w.-]{0,95})?$/;
 /** What git allows in a branch or tag, of the characters that need no care anywhere. */
-const REVISION_PART = /^[\w+=#%,!$&()-][\w.+=#%,!$&()-]*$/;
+const REVISION_PART = /^[\w+=#%,!$&()][\w.+=#%,!$&()-]*$/;
 const COMMIT = /^[0-9a-f]{40}$/;
 const GIT_OID = /^[0-9a-f]{40}$/;
 const SHA256 = /^[0-9a-f]{64}$/;

@@ -86,7 +86,7 @@ export class RemoteFile {
       const answer = await this.#client.send(url, { range: `bytes=${at}-${end - 1}` });
       const next = this.#next(answer, url);
       if (next === undefined) {
-        this.#accept(answer, known);
+        this.#accept(answer, { known, elsewhere: url !== this.#url });
         if (hops > 0) this.#location = url;
         return answer;
       }
@@ -115,7 +115,7 @@ export class RemoteFile {
   }
 
   /** @throws as the status demands */
-  #accept(answer: Answer, known: boolean): void {
+  #accept(answer: Answer, { known, elsewhere }: { known: boolean; elsewhere: boolean }): void {
     const { response } = answer;
     try {
       if (response.ok) return;
@@ -126,6 +126,13 @@ export class RemoteFile {
         throw new Transient(`an expired address: ${response.status}`, {
           waitMs: 0,
           cause: statusError(this.#place, response),
+        });
+      }
+      if (elsewhere && EXPIRED.has(response.status)) {
+        throw new CflowError('NOT_READABLE', `${new URL(response.url).host} answers ${response.status}`, {
+          file: this.name,
+          value: response.status,
+          remedy: 'the Hub sent us there; try again later',
         });
       }
       refuse(this.#place, response);
