@@ -1,6 +1,14 @@
 /** Writes synthetic models straight as .cflow, .vflow or .gguf: no checkpoint in between, memory of a few stripes. */
 import { crc32 } from 'node:zlib';
-import { AtomicFile, CONVERTER_VERSION, checkTarget } from '@cflow/convert';
+import {
+  AtomicFile,
+  CONVERTER_VERSION,
+  checkTarget,
+  type GgufTensorPlan,
+  ourRow,
+  placeholderTokenizer,
+  planGguf,
+} from '@cflow/convert';
 import {
   type ByteSink,
   CflowError,
@@ -15,7 +23,6 @@ import {
   TILE_ROWS,
 } from '@cflow/format';
 import { type ModelSize, modelOf } from './geometry.js';
-import { type GgufTensor, interleavedRow, planGguf } from './gguf.js';
 import { TileWeights } from './tile-weights.js';
 
 export type ModelFormat = Container | 'gguf';
@@ -131,7 +138,8 @@ function* streamPieces(stream: Stream, weights: TileWeights): Generator<Uint8Arr
 }
 
 function ggufJob(config: ModelConfig, weights: TileWeights): Job {
-  const { head, tensors, fileBytes } = planGguf(config, weights.dtype);
+  const { head, tensors, fileBytes } = planGguf(config, weights.dtype, placeholderTokenizer(config));
+  requireWholeGroups(tensors, weights.dtype);
   return {
     bytes: fileBytes,
     async write(sink) {
@@ -151,16 +159,27 @@ function ggufJob(config: ModelConfig, weights: TileWeights): Job {
   };
 }
 
-const identity = (row: number) => row;
+/** A pool of groups has no weights for rows that end within one. */
+function requireWholeGroups(tensors: readonly GgufTensorPlan[], dtype: Dtype): void {
+  const ragged = tensors.find((tensor) => tensor.parts[0]?.matrix && tensor.dtype !== dtype);
+  if (!ragged) return;
+  const { group } = DTYPES[dtype];
+  throw new CflowError('UNSUPPORTED', `${ragged.dims[0]} columns are no whole groups of ${group}`, {
+    field: ragged.name,
+    remedy: 'use --dtype f16 or f32, or another geometry',
+  });
+}
 
 function* tensorPieces(
-  { parts, interleavedHeadDim }: GgufTensor,
+  { parts, heads, values }: GgufTensorPlan,
   weights: TileWeights,
 ): Generator<Uint8Array> {
-  const rowOf = interleavedHeadDim === undefined ? identity : interleavedRow(interleavedHeadDim);
+  if (values) yield new Uint8Array(values.buffer);
+  const rowOf = (row: number) => (heads ? ourRow(heads, row) : row);
   for (const tensor of parts) {
     if (!tensor.matrix) {
-      yield new Uint8Array(weights.plain(tensor).buffer);
+      const own = weights.plain(tensor);
+      yield new Uint8Array((heads ? own.map((_, row) => own[rowOf(row)]!) : own).buffer);
       continue;
     }
     const rows = tensor.shape[0]!;

@@ -241,7 +241,7 @@ describe('GGUF', () => {
   });
 
   it.each([
-    ['arch2_4', 'family cflow'],
+    ['arch2_4', 'does not compute delayedSum layers'],
     ['llama-tiny', '72 columns are no whole groups'],
   ])('refuses %s and leaves nothing', async (geometry, reason) => {
     const refused = make({ geometry, format: 'gguf' });

@@ -1,6 +1,7 @@
 /**
  * Scales and integers of weights that were quantized once and stored as the numbers that they mean: GGUF has no rows of
- * broken groups, so such rows are F32 there. The weights that come back are the same, bit by bit.
+ * broken groups, so such rows are F32 there. The weights that come back are
+ * the same, bit by bit, and so are the scales but where two describe the same weights.
  */
 import { type Dtype, f16ToF32, f32ToF16 } from '@cflow/format';
 import { rowBytes } from './blocks.js';
@@ -8,6 +9,8 @@ import { rowBytes } from './blocks.js';
 interface Levels {
   /** Levels that the largest weight can have, the likeliest first. */
   readonly peaks: readonly number[];
+  /** Scales are never negative. */
+  readonly positive?: boolean;
   readonly least: number;
   readonly most: number;
   readonly put: (block: Uint8Array, index: number, level: number) => void;
@@ -29,6 +32,7 @@ const LEVELS: Partial<Record<Dtype, Levels>> = {
   },
   q8_0: {
     peaks: Array.from({ length: 127 }, (_, i) => 127 - i),
+    positive: true,
     least: -127,
     most: 127,
     zero: 0,
@@ -62,9 +66,9 @@ export function recoverBlocks(
 function recoverGroup(levels: Levels, group: Float32Array, block: Uint8Array): boolean {
   block.fill(levels.zero, 2);
   const peak = group.reduce((most, value) => (Math.abs(value) > Math.abs(most) ? value : most), 0);
-  if (peak === 0) return group.every((value) => value === 0);
+  if (peak === 0) return group.every((value) => Object.is(value, 0));
   for (const level of levels.peaks) {
-    const bits = f32ToF16(peak / level);
+    const bits = f32ToF16((levels.positive ? Math.abs(peak) : peak) / level);
     const scale = f16ToF32(bits);
     if (!group.every((value) => isLevel(levels, value, scale))) continue;
     block[0] = bits & 0xff;
@@ -77,5 +81,6 @@ function recoverGroup(levels: Levels, group: Float32Array, block: Uint8Array): b
 
 function isLevel({ least, most }: Levels, value: number, scale: number): boolean {
   const level = Math.round(value / scale);
-  return level >= least && level <= most && Math.fround(scale * level) === value;
+  // Of a negative scale the zeros are negative, too: they tell its sign.
+  return level >= least && level <= most && Object.is(Math.fround(scale * (level + 0)), value);
 }

@@ -1,0 +1,264 @@
+/** A reader and a writer of GGUF for tests alone, from the specification: they share nothing with the code they judge. */
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { type ModelConfigInput, memorySource, openModel, parseModelConfig } from '@cflow/format';
+import { openFileSource } from '@cflow/format/node';
+import { convert } from '../src/index.js';
+import { directory, safetensors } from './sources-fixture.js';
+
+export interface PlainTensor {
+  /** Fastest first. */
+  dims: number[];
+  type: number;
+  offset: number;
+}
+export interface PlainGguf {
+  metadata: Record<string, unknown>;
+  tensors: Record<string, PlainTensor>;
+  dataStart: number;
+}
+
+/** Trusts the file. */
+export function parseGguf(bytes: Buffer): PlainGguf {
+  let at = 8;
+  const take = (count: number) => {
+    at += count;
+    return at - count;
+  };
+  const u32 = () => bytes.readUInt32LE(take(4));
+  const u64 = () => Number(bytes.readBigUInt64LE(take(8)));
+  const string = () => {
+    const length = u64();
+    const start = take(length);
+    return bytes.toString('utf8', start, start + length);
+  };
+  const value = (type: number): unknown => {
+    if (type === 4) return u32();
+    if (type === 5) return bytes.readInt32LE(take(4));
+    if (type === 6) return bytes.readFloatLE(take(4));
+    if (type === 7) return bytes[take(1)] === 1;
+    if (type === 8) return string();
+    if (type !== 9) throw new Error(`value type ${type} at ${at}`);
+    const item = u32();
+    return Array.from({ length: u64() }, () => value(item));
+  };
+  if (bytes.toString('latin1', 0, 4) !== 'GGUF' || bytes.readUInt32LE(4) !== 3) throw new Error('not GGUF 3');
+  const [tensorCount, keyCount] = [u64(), u64()];
+  const metadata: Record<string, unknown> = {};
+  for (let i = 0; i < keyCount; i++) {
+    const key = string();
+    metadata[key] = value(u32());
+  }
+  const tensors: Record<string, PlainTensor> = {};
+  for (let i = 0; i < tensorCount; i++) {
+    const name = string();
+    const dims = Array.from({ length: u32() }, u64);
+    tensors[name] = { dims, type: u32(), offset: u64() };
+  }
+  return { metadata, tensors, dataStart: Math.ceil(at / 32) * 32 };
+}
+
+/** Bytes of a tensor: `each` bytes per row of the fastest dimension. */
+export function tensorBytes(bytes: Buffer, name: string): Buffer {
+  const { tensors, dataStart } = parseGguf(bytes);
+  const { dims, type, offset } = tensors[name]!;
+  const count = dims.reduce((product, n) => product * n, 1);
+  const size = { 0: count * 4, 1: count * 2, 2: (count / 32) * 18, 8: (count / 32) * 34, 30: count * 2 }[
+    type
+  ]!;
+  return bytes.subarray(dataStart + offset, dataStart + offset + size);
+}
+
+/** Values of an F32 tensor. */
+export function f32Values(bytes: Buffer, name: string): number[] {
+  const own = tensorBytes(bytes, name);
+  return Array.from({ length: own.length / 4 }, (_, i) => own.readFloatLE(4 * i));
+}
+
+type Value = readonly [type: number, value: unknown, item?: number];
+export const u32 = (value: number): Value => [4, value];
+export const f32 = (value: number): Value => [6, value];
+export const text = (value: string): Value => [8, value];
+export const list = (item: number, values: unknown[]): Value => [9, values, item];
+
+function number(size: number, write: (bytes: Buffer) => void): Buffer {
+  const bytes = Buffer.alloc(size);
+  write(bytes);
+  return bytes;
+}
+const le32 = (n: number) => number(4, (b) => b.writeUInt32LE(n >>> 0));
+const le64 = (n: number | bigint) => number(8, (b) => b.writeBigUInt64LE(BigInt(n)));
+const string = (s: string) => Buffer.concat([le64(Buffer.byteLength(s)), Buffer.from(s)]);
+
+function encode([type, value, item]: Value): Buffer {
+  if (type === 9) {
+    const values = value as unknown[];
+    return Buffer.concat([le32(item!), le64(values.length), ...values.map((each) => encode([item!, each]))]);
+  }
+  if (type === 8) return string(value as string);
+  if (type === 6) return number(4, (b) => b.writeFloatLE(value as number));
+  if (type === 7) return Buffer.from([value ? 1 : 0]);
+  return le32(value as number);
+}
+
+export interface TestGgufTensor {
+  dims: number[];
+  type: number;
+  bytes: Uint8Array;
+}
+
+/** A whole file; the data of tensors follow one another on multiples of 32. */
+export function ggufFile(
+  metadata: Record<string, Value>,
+  tensors: Record<string, TestGgufTensor>,
+  version = 3,
+): Buffer {
+  const pad = (n: number) => Math.ceil(n / 32) * 32;
+  const head: Buffer[] = [Buffer.from('GGUF'), le32(version)];
+  head.push(le64(Object.keys(tensors).length), le64(Object.keys(metadata).length));
+  for (const [key, value] of Object.entries(metadata)) head.push(string(key), le32(value[0]), encode(value));
+  let offset = 0;
+  for (const [name, { dims, type, bytes }] of Object.entries(tensors)) {
+    head.push(string(name), le32(dims.length), ...dims.map((dim) => le64(dim)), le32(type), le64(offset));
+    offset = pad(offset + bytes.length);
+  }
+  const joined = Buffer.concat(head);
+  const data = Object.values(tensors).flatMap(({ bytes }) => [
+    bytes,
+    Buffer.alloc(pad(bytes.length) - bytes.length),
+  ]);
+  return Buffer.concat([joined, Buffer.alloc(pad(joined.length) - joined.length), ...data]);
+}
+
+/** Pseudo-random values in [−0.5, 0.5): Knuth's multiplicative hash. */
+export const noise = (count: number, salt: number): number[] =>
+  Array.from(
+    { length: count },
+    (_, i) => (Math.imul(i + 1 + salt * 7919, 2_654_435_761) >>> 0) / 2 ** 32 - 0.5,
+  );
+
+type LayerInput = ModelConfigInput['layers'][number];
+const HEADS = { heads: 4, kvHeads: 2, headDim: 16, scale: 0.25 };
+const attention = (change: object = {}): LayerInput['attention'] => ({
+  ...HEADS,
+  rope: { theta: 10_000, rotaryDim: 16 },
+  ...change,
+});
+const ffn = { dim: 96, activation: 'silu' as const };
+const experts = (normalizeTopK: boolean) => ({
+  count: 3,
+  topK: 2,
+  dim: 32,
+  activation: 'silu' as const,
+  normalizeTopK,
+});
+const model = (
+  family: string,
+  layers: LayerInput[],
+  change: Partial<ModelConfigInput> = {},
+): ModelConfigInput => ({
+  ...{ name: 'tiny', family, hiddenDim: 64, vocabSize: 200, contextLength: 128, normEps: 1e-5 },
+  ...{ combineStyle: 'sequential', bosTokenId: 1, eosTokenIds: [2], layers },
+  ...change,
+});
+const LLAMA3 = {
+  type: 'llama3',
+  factor: 8,
+  lowFreqFactor: 1,
+  highFreqFactor: 4,
+  originalContextLength: 64,
+} as const;
+const gemmaLayer = (index: number): LayerInput => ({
+  attention: attention({
+    qkNorm: 'head',
+    ...((index + 1) % 6 === 0
+      ? { rope: { theta: 1e6, rotaryDim: 16, scaling: { type: 'linear', factor: 8 } } }
+      : { slidingWindow: 32 }),
+  }),
+  ffn: { ...ffn, activation: 'gelu_tanh' },
+  norms: 'sandwich',
+});
+const smolLayer = (index: number): LayerInput => {
+  const { rope, ...still } = attention();
+  return { attention: (index + 1) % 4 === 0 ? still : { ...still, rope }, ffn };
+};
+
+/** One model of every architecture that GGUF is written for. */
+export const MODELS: Record<string, ModelConfigInput> = {
+  llama: model(
+    'llama',
+    [
+      { attention: attention(), ffn },
+      { attention: attention(), ffn },
+    ],
+    { tiedEmbeddings: true },
+  ),
+  biased: model('llama', [
+    { attention: attention({ biasQkv: true, biasOut: true }), ffn: { ...ffn, bias: true } },
+  ]),
+  llama3: model('llama', [
+    { attention: attention({ rope: { theta: 5e5, rotaryDim: 16, scaling: LLAMA3 } }), ffn },
+  ]),
+  mistral: model('mistral', [{ attention: attention({ slidingWindow: 48 }), ffn }]),
+  mixtral: model('mixtral', [{ attention: attention(), experts: experts(true) }]),
+  qwen2: model('qwen2', [{ attention: attention({ biasQkv: true }), ffn }]),
+  qwen3: model('qwen3', [
+    {
+      attention: attention({
+        qkNorm: 'head',
+        headDim: 32,
+        scale: 32 ** -0.5,
+        rope: { theta: 1e6, rotaryDim: 32 },
+      }),
+      ffn,
+    },
+  ]),
+  qwen3_moe: model('qwen3_moe', [{ attention: attention({ qkNorm: 'head' }), experts: experts(true) }]),
+  olmoe: model('olmoe', [{ attention: attention({ qkNorm: 'whole', kvHeads: 4 }), experts: experts(false) }]),
+  olmo2: model('olmo2', [{ attention: attention({ qkNorm: 'whole' }), ffn, norms: 'post' }]),
+  smollm3: model('smollm3', [0, 1, 2, 3].map(smolLayer), { tiedEmbeddings: true }),
+  gemma3_text: model('gemma3_text', [0, 1, 2, 3, 4, 5, 6].map(gemmaLayer), {
+    tiedEmbeddings: true,
+    scaleEmbeddings: true,
+  }),
+};
+
+/** A .cflow of a model with noise for weights; returns its path. */
+export async function makeCflow(
+  config: ModelConfigInput,
+  dtype: 'f32' | 'f16' | 'q8_0' | 'q4_0',
+  tokenizer?: object,
+): Promise<string> {
+  const { modelTensors } = await import('@cflow/format');
+  const parsed = parseModelConfig(config);
+  const tensors = modelTensors(parsed).map(({ name, shape }, salt) => {
+    const count = shape.reduce((product, n) => product * n, 1);
+    return [name, { shape: [...shape], values: noise(count, salt) }] as const;
+  });
+  const dir = await directory({
+    'config.json': { ...parsed, model_type: 'cflow' },
+    'model.safetensors': safetensors(Object.fromEntries(tensors)),
+    ...(tokenizer && { 'tokenizer.json': tokenizer }),
+  });
+  const output = join(dir, 'model.cflow');
+  await convert({ source: dir, output, dtype, threads: 1 });
+  return output;
+}
+
+/** CRC-32 of every stream, as the file's metadata have them. */
+export async function checksumsOf(path: string): Promise<Record<string, string>> {
+  const source = await openFileSource(path);
+  try {
+    return (await openModel(source)).metadata.checksums;
+  } finally {
+    await source.close();
+  }
+}
+
+export async function saved(bytes: Uint8Array, name = 'model.gguf'): Promise<string> {
+  const path = join(await directory({}), name);
+  await writeFile(path, bytes);
+  return path;
+}
+
+export const inMemory = (bytes: Uint8Array) => memorySource(bytes, 'model.gguf');
