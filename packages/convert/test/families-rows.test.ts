@@ -258,6 +258,7 @@ describe('experts', () => {
       ...moe,
       num_hidden_layers: 1,
       num_experts: 3,
+      num_experts_per_tok: 2,
       hidden_size: 10,
       head_dim: 2,
       moe_intermediate_size: 4,

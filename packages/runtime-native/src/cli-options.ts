@@ -8,6 +8,12 @@ import { DEFAULT_MAX_TOKENS } from './session.js';
 const OPTIONS = {
   prompt: { type: 'string', requiresArg: true, describe: 'text to continue' },
   ids: { type: 'string', requiresArg: true, describe: 'token ids to continue, separated by commas' },
+  chat: {
+    type: 'boolean',
+    default: false,
+    describe: 'converse by the chat template: --prompt as one message, else every line of the input',
+  },
+  system: { type: 'string', requiresArg: true, describe: 'with --chat: the message of the system' },
   'max-tokens': {
     type: 'number',
     requiresArg: true,
@@ -63,7 +69,7 @@ const OPTIONS = {
 export function commandLine(argv: string[]) {
   return yargs(argv)
     .scriptName('cflow-run')
-    .usage('$0 <file> --prompt TEXT | --ids 1,2,3 | --perplexity FILE')
+    .usage('$0 <file> --prompt TEXT | --ids 1,2,3 | --chat | --perplexity FILE')
     .command('$0 <file>', 'Run a .cflow or .vflow model', (y) =>
       y.positional('file', { type: 'string', demandOption: true, describe: 'the model' }),
     )
@@ -90,8 +96,15 @@ const NATIVE_OPTIONS = ['threads', 'weights', 'arithmetic', 'cache', 'profile'] 
 /** @throws CflowError USAGE for what the parser lets through */
 export function checkArguments(args: Arguments): void {
   const tasks = ['prompt', 'ids', 'perplexity'].filter((name) => args[name] !== undefined);
-  if (tasks.length !== 1) {
-    throw new CflowError('USAGE', 'give exactly one of --prompt, --ids and --perplexity');
+  // A conversation takes its first message from --prompt, or everything from the input.
+  const fits = args.chat ? tasks.every((name) => name === 'prompt') : tasks.length === 1;
+  if (!fits) {
+    throw new CflowError('USAGE', 'give exactly one of --prompt, --ids and --perplexity, or --chat', {
+      ...(args.chat && { remedy: '--chat goes with --prompt only' }),
+    });
+  }
+  if (args.system !== undefined && !args.chat) {
+    throw new CflowError('USAGE', 'belongs to --chat', { field: '--system' });
   }
   const ignored = NATIVE_OPTIONS.find((name) => args[name] !== undefined && args[name] !== false);
   if (args.engine === 'reference' && ignored) {

@@ -1,5 +1,7 @@
 import { readFile } from 'node:fs/promises';
+import { createInterface } from 'node:readline';
 import { asCflowError, CflowError, errorLine } from '@cflow/format';
+import { Chat } from './chat.js';
 import { type Arguments, checkArguments, commandLine } from './cli-options.js';
 import { profileText } from './cli-profile.js';
 import { Model } from './model.js';
@@ -45,7 +47,8 @@ async function run(argv: string[], signal: AbortSignal): Promise<number> {
   const model = await Model.open(args.file, { engine, threads, weights, arithmetic, cache, profile });
   try {
     if (model.fallback) note(`native engine not available (${model.fallback}); using the reference engine`);
-    await (args.perplexity === undefined ? generate(model, args, signal) : score(model, args, signal));
+    if (args.chat) await chat(model, args, signal);
+    else await (args.perplexity === undefined ? generate(model, args, signal) : score(model, args, signal));
     return 0;
   } finally {
     await model.close();
@@ -81,6 +84,23 @@ async function generate(model: Model, args: Arguments, signal: AbortSignal): Pro
   const vocabulary = { model: model.config.vocabSize, tokenizer: model.tokenizer?.vocabSize };
   const engine = { name: model.engineName, fallback: model.fallback };
   await write(`${JSON.stringify({ promptIds, ids, text, finish, seed, vocabulary, engine, stats })}\n`);
+}
+
+/** One message from --prompt, or one for each line of the input. */
+async function chat(model: Model, args: Arguments, signal: AbortSignal): Promise<void> {
+  const { maxTokens, temperature, topK, topP, seed, ignoreEos, system } = args;
+  const options = { maxTokens, temperature, topK, topP, seed, ignoreEos, signal };
+  const conversation = new Chat(model, system);
+  const lines = args.prompt === undefined ? createInterface({ input: process.stdin, signal }) : [args.prompt];
+  for await (const line of lines) {
+    if (!line.trim()) continue;
+    let text = '';
+    for await (const token of conversation.reply(line, options)) {
+      text += token.text;
+      if (!args.json) await write(token.text);
+    }
+    await write(args.json ? `${JSON.stringify({ role: 'assistant', content: text })}\n` : '\n');
+  }
 }
 
 async function score(model: Model, args: Arguments, signal: AbortSignal): Promise<void> {

@@ -1,3 +1,4 @@
+export * from './chat.js';
 export * from './engine.js';
 export * from './model.js';
 export * from './native/addon.js';

@@ -31,9 +31,13 @@ export class TextTokenizer {
     }
   }
 
-  /** Ids of a text, with the special tokens that the tokenizer's post-processor adds; a BOS spelled out is not doubled. */
-  encode(text: string): number[] {
-    const { ids } = this.#tokenizer.encode(text);
+  /**
+   * Ids of a text, with the special tokens that the tokenizer's post-processor adds; a BOS spelled out is not doubled.
+   * Without `specialTokens` the text stands for itself, as that of a chat template does.
+   */
+  encode(text: string, { specialTokens = true }: { readonly specialTokens?: boolean } = {}): number[] {
+    const { ids } = this.#tokenizer.encode(text, { add_special_tokens: specialTokens });
+    if (!specialTokens) return ids;
     return this.#bos !== undefined && ids[0] === this.#bos && ids[1] === this.#bos ? ids.slice(1) : ids;
   }
 

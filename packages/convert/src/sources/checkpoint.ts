@@ -246,11 +246,18 @@ function presetNamed(model: string): ModelConfig {
 
 async function tokenizerOf(at: CheckpointFiles, texts: Texts): Promise<Tokenizer | undefined> {
   const files = {
-    tokenizerJson: await texts.read('tokenizer.json'),
+    ...(await vocabulary(texts)),
     tokenizerConfigJson: await texts.read('tokenizer_config.json'),
     chatTemplate: await texts.read('chat_template.jinja'),
   };
   return readTokenizer(files, at.at);
+}
+
+/** tokenizer.json, or the older pair of files where there is none. */
+async function vocabulary(texts: Texts) {
+  const tokenizerJson = await texts.read('tokenizer.json');
+  if (tokenizerJson) return { tokenizerJson };
+  return { vocabJson: await texts.read('vocab.json'), merges: await texts.read('merges.txt') };
 }
 
 /** The single file wins over an index, as in transformers. */

@@ -1,6 +1,7 @@
 import { CflowError, type Metadata } from '@cflow/format';
 import { z } from 'zod';
 import { isJsonObject, type JsonObject, type JsonValue, parseJsonObject } from '../json.js';
+import { byteLevelTokenizer } from './byte-bpe.js';
 
 export type Tokenizer = NonNullable<Metadata['tokenizer']>;
 
@@ -9,21 +10,24 @@ export interface TokenizerFiles {
   tokenizerJson?: Uint8Array | undefined;
   tokenizerConfigJson?: Uint8Array | undefined;
   chatTemplate?: Uint8Array | undefined;
+  /** vocab.json and merges.txt, which stand in for tokenizer.json. */
+  vocabJson?: Uint8Array | undefined;
+  merges?: Uint8Array | undefined;
 }
 
 const namedTemplates = z.array(z.object({ name: z.string(), template: z.string() }));
 
 /**
  * What goes into the metadata: the texts as they were, the chat template from its own file or from
- * tokenizer_config.json, and the size of the vocabulary. Undefined without a tokenizer.json.
+ * tokenizer_config.json, and the size of the vocabulary. Undefined without a tokenizer.json or what makes one.
  * @throws CflowError CONFIG_INVALID for broken JSON (line and column) or a tokenizer without a vocabulary
  */
 export function readTokenizer(files: TokenizerFiles, at: (name: string) => string): Tokenizer | undefined {
-  if (!files.tokenizerJson) return undefined;
-  const json = parseJsonObject(files.tokenizerJson, { file: at('tokenizer.json') });
   const settings =
     files.tokenizerConfigJson &&
     parseJsonObject(files.tokenizerConfigJson, { file: at('tokenizer_config.json') });
+  const json = tokenizerJson(files, settings, at);
+  if (!json) return undefined;
   const chatTemplate = files.chatTemplate ? text(files.chatTemplate) : templateOf(settings?.chat_template);
   const vocabSize = tokenizerVocabSize(json);
   if (vocabSize === 0) {
@@ -33,11 +37,22 @@ export function readTokenizer(files: TokenizerFiles, at: (name: string) => strin
     });
   }
   return {
-    tokenizerJson: text(files.tokenizerJson),
+    tokenizerJson: files.tokenizerJson ? text(files.tokenizerJson) : JSON.stringify(json),
     ...(files.tokenizerConfigJson && { tokenizerConfigJson: text(files.tokenizerConfigJson) }),
     ...(chatTemplate !== undefined && { chatTemplate }),
     vocabSize,
   };
+}
+
+function tokenizerJson(
+  { tokenizerJson, vocabJson, merges }: TokenizerFiles,
+  settings: JsonObject | undefined,
+  at: (name: string) => string,
+): JsonObject | undefined {
+  if (tokenizerJson) return parseJsonObject(tokenizerJson, { file: at('tokenizer.json') });
+  if (!vocabJson || !merges) return undefined;
+  const vocab = parseJsonObject(vocabJson, { file: at('vocab.json') });
+  return byteLevelTokenizer(vocab, text(merges), settings ?? {}, at('merges.txt'));
 }
 
 /** Highest id + 1 over the vocabulary and the added tokens: what the tokenizer can produce; 0 for none. */

@@ -1,0 +1,147 @@
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, it, onTestFinished, vi } from 'vitest';
+import { Chat, ChatTemplate } from '../src/chat.js';
+import { main } from '../src/cli.js';
+import { Model } from '../src/model.js';
+import { goldenFile } from './model-file.js';
+
+const CHATML =
+  "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}" +
+  "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+/** In the manner of Llama 2: roles that must alternate, BOS spelled out, blocks that leave no lines. */
+const STRICT = `{{ bos_token }}
+{%- for message in messages %}
+    {%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('roles must alternate') }}
+    {%- endif %}
+    {%- if message.role == 'user' %}[{{ message.content | trim }}]{% else %}{{ message.content }}{{ eos_token }}{% endif %}
+{%- endfor %}`;
+const STRICT_CONFIG = JSON.stringify({ bos_token: '<s>', eos_token: { content: '</s>', lstrip: false } });
+const user = (content: string) => ({ role: 'user', content });
+const assistant = (content: string) => ({ role: 'assistant', content });
+
+describe('ChatTemplate', () => {
+  it('renders a conversation and opens the answer', () => {
+    const template = new ChatTemplate({ chatTemplate: CHATML });
+    expect(template.render([{ role: 'system', content: 'Be brief.' }, user('Hi')])).toBe(
+      '<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n',
+    );
+  });
+
+  it('knows special tokens as texts and as objects', () => {
+    const template = new ChatTemplate({ chatTemplate: STRICT, tokenizerConfigJson: STRICT_CONFIG });
+    expect(template.render([user(' a '), assistant('b'), user('c')])).toBe('<s>[a]b</s>[c]');
+  });
+
+  it('says what a template refuses, and that one is missing or broken', () => {
+    const template = new ChatTemplate({ chatTemplate: STRICT });
+    expect(() => template.render([assistant('b')])).toThrow(
+      expect.objectContaining({ code: 'USAGE', message: expect.stringContaining('roles must alternate') }),
+    );
+    expect(() => new ChatTemplate({})).toThrow('the file has no chat template');
+    expect(() => new ChatTemplate({ chatTemplate: '{% for %}' })).toThrow(
+      expect.objectContaining({ code: 'UNSUPPORTED' }),
+    );
+  });
+});
+
+/** Three special tokens, then "!" to "~" as 3 to 96; BOS in front of every text. */
+const CHARACTERS = {
+  added_tokens: ['<unk>', '<s>', '</s>'].map((content, id) => ({ id, content, special: true })),
+  normalizer: null,
+  pre_tokenizer: null,
+  post_processor: {
+    type: 'TemplateProcessing',
+    single: [{ SpecialToken: { id: '<s>', type_id: 0 } }, { Sequence: { id: 'A', type_id: 0 } }],
+    pair: [],
+    special_tokens: { '<s>': { id: '<s>', ids: [1], tokens: ['<s>'] } },
+  },
+  decoder: { type: 'Fuse' },
+  model: {
+    type: 'BPE',
+    unk_token: '<unk>',
+    vocab: Object.fromEntries([
+      ...['<unk>', '<s>', '</s>'].map((token, id) => [token, id]),
+      ...Array.from({ length: 94 }, (_, i) => [String.fromCharCode(33 + i), 3 + i]),
+    ]),
+    merges: [],
+  },
+};
+const character = (c: string) => c.charCodeAt(0) - 30;
+
+async function modelFile(chatTemplate?: string): Promise<string> {
+  const directory = await mkdtemp(join(tmpdir(), 'cflow-chat-'));
+  onTestFinished(() => rm(directory, { recursive: true }));
+  const file = join(directory, 'model.cflow');
+  const tokenizer = {
+    tokenizerJson: JSON.stringify(CHARACTERS),
+    vocabSize: 97,
+    ...(chatTemplate !== undefined && { chatTemplate, tokenizerConfigJson: STRICT_CONFIG }),
+  };
+  await writeFile(file, (await goldenFile('arch4', { tokenizer })).bytes);
+  return file;
+}
+
+describe('Chat', () => {
+  it('adds no token that the template does not spell, and keeps exchanges', async () => {
+    const model = await Model.open(await modelFile(STRICT), { engine: 'reference' });
+    try {
+      const chat = new Chat(model);
+      const ids = chat.prompt('ab');
+      expect(ids).toEqual([1, ...[...'[ab]'].map(character)]);
+      expect(model.tokenizer!.encode('ab', { specialTokens: false })).toEqual([...'ab'].map(character));
+      const answer: string[] = [];
+      for await (const { text } of chat.reply('ab', { maxTokens: 3, temperature: 0 })) answer.push(text);
+      expect(answer).toHaveLength(3);
+      expect(chat.messages).toEqual([user('ab'), assistant(answer.join(''))]);
+      expect(chat.prompt('c').length).toBeGreaterThan(ids.length);
+    } finally {
+      await model.close();
+    }
+  });
+});
+
+async function run(...argv: string[]) {
+  let [out, err] = ['', ''];
+  const capture = (append: (text: string) => void) => (chunk: unknown, done?: unknown) => {
+    append(String(chunk));
+    if (typeof done === 'function') done();
+    return true;
+  };
+  const spies = [
+    vi.spyOn(process.stdout, 'write').mockImplementation(capture((text) => (out += text)) as never),
+    vi.spyOn(process.stderr, 'write').mockImplementation(capture((text) => (err += text)) as never),
+  ];
+  try {
+    return { code: await main(argv), out, err };
+  } finally {
+    for (const spy of spies) spy.mockRestore();
+  }
+}
+
+describe('cflow-run --chat', () => {
+  const greedy = ['--max-tokens', '4', '--temperature', '0'];
+
+  it('answers one message as JSON', async () => {
+    const file = await modelFile(STRICT);
+    const { code, out, err } = await run(file, '--chat', '--prompt', 'ab', '--json', ...greedy);
+    expect([code, err]).toEqual([0, '']);
+    expect(JSON.parse(out)).toEqual({ role: 'assistant', content: expect.any(String) });
+  });
+
+  it('refuses files without a template, and options that do not go together', async () => {
+    const plain = await run(await modelFile(), '--chat', '--prompt', 'ab');
+    expect(plain).toMatchObject({ code: 8, err: expect.stringContaining('the file has no chat template') });
+    const file = await modelFile(STRICT);
+    expect(await run(file, '--chat', '--ids', '1')).toMatchObject({
+      code: 2,
+      err: expect.stringContaining('--chat goes with --prompt only'),
+    });
+    expect(await run(file, '--prompt', 'a', '--system', 'b')).toMatchObject({
+      code: 2,
+      err: expect.stringContaining('--system: belongs to --chat'),
+    });
+  });
+});
