@@ -11,5 +11,7 @@ export * from './rope.js';
 export * from './schema.js';
 export * from './source.js';
 export * from './tokenizer-common.js';
+export * from './tokenizer-export.js';
+export * from './tokenizer-import.js';
 export * from './tokenizer-placeholder.js';
 export * from './write.js';
