@@ -157,10 +157,13 @@ function hashedFiles(files: CheckpointSource['files'], sums: readonly string[]) 
   });
 }
 
+/** Bytes; less is gone before anyone would miss it. */
+const WORTH_A_NOTE = 100_000;
+
 function resumeNotes({ resumedAt, discarded }: ResumableFile, { resume }: ConvertOptions): string[] {
   const mega = (bytes: number) => `${(bytes / 1e6).toFixed(1)} MB`;
   if (resumedAt > 0) return [`${mega(resumedAt)} of an interrupted conversion were there already`];
-  if (discarded === 0) return [];
+  if (discarded < WORTH_A_NOTE) return [];
   const why = resume ? 'its journal does not vouch for them' : '--resume would have gone on with them';
   return [`removed ${mega(discarded)} of an interrupted conversion: ${why}`];
 }
