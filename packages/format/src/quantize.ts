@@ -1,6 +1,6 @@
 /**
  * Group quantizers: 32 weights to a scale and integers. Scalar, and the definition of the native kernels, which give the
- * same bytes: every operation is one of f32, rounded (`Math.fround`), nothing is fused, and sums run over the group in order.
+ * same bytes: every operation is one of f32, rounded (`Math.fround`) and not fused, or one of integers.
  */
 import { f16ToF32, f32ToF16 } from './f16.js';
 
@@ -23,11 +23,16 @@ export const quantizeQ4Report: Q4Quantizer = (values, at, n, q) => {
   return bits;
 };
 
-/** The first of the weights of largest magnitude. */
+/** The weight of largest magnitude, the negative one of two. */
 function signedPeak(values: Float32Array, at: number, n: number): number {
-  let peak = 0;
-  for (let i = at; i < at + n; i++) if (Math.abs(values[i]!) > Math.abs(peak)) peak = values[i]!;
-  return peak;
+  let most = 0;
+  let least = 0;
+  for (let i = at; i < at + n; i++) {
+    const value = values[i]!;
+    if (value > most) most = value;
+    else if (value < least) least = value;
+  }
+  return most > -least ? most : least;
 }
 
 /** Adding 1.5 · 2^23 leaves no bit for a fraction. */
@@ -38,20 +43,25 @@ function nearest(value: number): number {
   return f32(f32(value + INTEGERS) - INTEGERS);
 }
 
-/** The level −8 … 7 nearest to `scaled`. */
-function nearestLevel(scaled: number): number {
-  return Math.max(-8, Math.min(7, nearest(scaled)));
+/** The level −8 … 7 next to an integer. */
+function clampLevel(level: number): number {
+  return Math.max(-8, Math.min(7, level));
 }
 
 function assignNibbles(values: Float32Array, at: number, n: number, scale: number, q: Uint8Array): void {
   const inverse = f32(1 / scale);
-  for (let i = 0; i < n; i++) q[i] = nearestLevel(f32(values[at + i]! * inverse)) + 8;
+  for (let i = 0; i < n; i++) q[i] = clampLevel(nearest(f32(values[at + i]! * inverse))) + 8;
 }
 
-/** Levels that the largest weight is tried at, on its own side of zero; −8 is the side that reaches further. */
-const SEARCH_LEVELS = Float32Array.of(-8.7, -8.2, -7.8, -7.3, -6.7, -6.1, 6.6, 7.2);
-/** The search must win by more than the rounding of the sums, so that it never truly loses. */
-const MARGIN = f32(1.00002);
+/** Levels that the largest weight is tried at, in sixteenths: of −8, the side that reaches further. */
+const SEARCH_LEVELS = [138, 132, 126, 116];
+/** Weights as integers of 16 bits: the largest becomes −32767. */
+const UNITS = -32_767;
+/**
+ * The search must win by so much, in squares of the report's scale: more than what rounding to integers can feign. A
+ * weight is off by 2^-16 of the largest, a level of the report's by 2^-10.7 of a step where it lies between two.
+ */
+const MARGIN = f32(0.1);
 
 /** Σ w·l and Σ l² over a group, for levels l. */
 interface Fit {
@@ -59,6 +69,7 @@ interface Fit {
   ll: number;
 }
 const tried: Fit = { wl: 0, ll: 0 };
+const units = new Int16Array(GROUP);
 
 /**
  * Scale search: of the levels l that each of SEARCH_LEVELS rounds the group to, those with the largest (Σ w·l)² / Σ l²
@@ -70,31 +81,38 @@ export const quantizeQ4Search: Q4Quantizer = (values, at, n, q) => {
   const peak = signedPeak(values, at, n);
   const report = f32ToF16(Math.abs(peak) / 7);
   if (report === 0) return 0;
-  const fit = bestFit(values, at, n, peak);
-  const bits = f32ToF16(fit.wl / fit.ll);
+  const perWeight = f32(UNITS / peak);
+  for (let i = 0; i < n; i++) units[i] = nearest(f32(values[at + i]! * perWeight));
+  const fit = bestFit(n);
+  const bits = f32ToF16(f32(f32(fit.wl / fit.ll) * f32(peak / UNITS)));
   const scale = f16ToF32(bits);
   const reportScale = f16ToF32(report);
-  fitLevels(values, at, n, f32(1 / reportScale), tried);
   const usable = scale !== 0 && Number.isFinite(scale);
-  const better = usable && gain(scale, fit) > f32(gain(reportScale, tried) * MARGIN);
+  const better = usable && gain(f32(scale * perWeight), fit) > reportLimit(n, f32(reportScale * perWeight));
   assignNibbles(values, at, n, better ? scale : reportScale, q);
   return better ? bits : report;
 };
 
+/** The gain of the report's rule with what it must be beaten by. `scale`: the report's, in units. */
+function reportLimit(n: number, scale: number): number {
+  const inverse = nearest(f32(2 ** 26 / scale));
+  fitLevels(n, (unit) => scaled(scaled(unit, inverse), 2 ** 4), tried);
+  return f32(gain(scale, tried) + f32(f32(scale * scale) * MARGIN));
+}
+
 /**
  * What a scale takes off the sum of squares: Σ w² − Σ (w − s·l)². Rounding once more, with the scale itself, only adds to
- * it. Every weight is below 2^19, and over 2^-23 or of no consequence: no square leaves f32.
+ * it.
  */
 function gain(scale: number, { wl, ll }: Fit): number {
   return f32(scale * f32(f32(wl + wl) - f32(scale * ll)));
 }
 
 /** Of the levels tried those with the largest (Σ w·l)² / Σ l², the first of equals. */
-function bestFit(values: Float32Array, at: number, n: number, peak: number): Fit {
-  const reciprocal = f32(1 / peak);
+function bestFit(n: number): Fit {
   const best = { square: 0, wl: 0, ll: 1 };
-  for (let k = 0; k < SEARCH_LEVELS.length; k++) {
-    fitLevels(values, at, n, f32(SEARCH_LEVELS[k]! * reciprocal), tried);
+  for (const sixteenths of SEARCH_LEVELS) {
+    fitLevels(n, (unit) => scaled(scaled(unit, 2 ** 11), sixteenths), tried);
     const { wl, ll } = tried;
     const square = f32(wl * wl);
     // square / ll > best.square / best.ll, without the division.
@@ -103,14 +121,20 @@ function bestFit(values: Float32Array, at: number, n: number, peak: number): Fit
   return best;
 }
 
-function fitLevels(values: Float32Array, at: number, n: number, inverse: number, fit: Fit): void {
+/** The rounded product of two integers of 16 bits, as fractions of 2^15. */
+function scaled(a: number, b: number): number {
+  return (a * b + 2 ** 14) >> 15;
+}
+
+/** Both sums stay below 2^24, which f32 holds exactly. */
+function fitLevels(n: number, levelOf: (unit: number) => number, fit: Fit): void {
   let wl = 0;
   let ll = 0;
-  for (let i = at; i < at + n; i++) {
-    const w = values[i]!;
-    const level = nearestLevel(f32(w * inverse));
-    wl = f32(wl + f32(w * level));
-    ll = f32(ll + level * level);
+  for (let i = 0; i < n; i++) {
+    const unit = units[i]!;
+    const level = clampLevel(levelOf(unit));
+    wl += unit * level;
+    ll += level * level;
   }
   fit.wl = wl;
   fit.ll = ll;

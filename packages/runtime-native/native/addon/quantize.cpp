@@ -62,6 +62,7 @@ constexpr int kRowsAtOnce = 16;
 
 struct Block {
   alignas(64) float values[kRowsAtOnce * kTileCols];
+  alignas(64) uint16_t halves[kRowsAtOnce * kTileCols];
 };
 
 void widen(const Kernels& kernels, Input input, const uint8_t* from, int n, float* to) {
@@ -84,36 +85,75 @@ void load_block(const Kernels& kernels, const Stripe& stripe, const Tile& tile, 
   }
 }
 
-/// Whether no magnitude has bits above those of `largest`, as NaN and Inf have.
-bool fits(const float* values, size_t n, uint32_t largest) {
-  uint32_t below = 0;
+/// The largest magnitude as bits, NaN and Inf above all.
+uint32_t largest_bits(const float* values, size_t n) {
+  uint32_t most = 0;
   for (size_t i = 0; i < n; i++) {
     uint32_t bits;
     std::memcpy(&bits, values + i, 4);
-    below |= largest - (bits & 0x7fffffffu);
+    most = std::max(most, bits & 0x7fffffffu);
   }
-  return below >> 31 == 0;
+  return most;
 }
 
 void zero_nonfinite(const Kernels& kernels, float* values, size_t n) {
   for (size_t at = 0; (at += kernels.find_nonfinite(values + at, n - at)) < n;) values[at] = 0.0f;
 }
 
-/// Writes a block behind the header of its tile: scales of all rows first, then data.
-void encode_block(const Kernels& kernels, const Stripe& stripe, const Tile& tile, int row, int rows,
-                  const Block& block, uint8_t* body) {
+/// Where a block goes behind the header of its tile: scales of all rows first, then data.
+struct Place {
+  uint16_t* scales;
+  uint8_t* data;
+  size_t groups;
+};
+
+Place place_of(const Stripe& stripe, const Tile& tile, int row, int rows, uint8_t* body) {
   const auto scales_each = static_cast<size_t>(row_scales(stripe.dtype, tile.width));
-  const size_t groups = static_cast<size_t>(rows) * scales_each;
   auto* scales = reinterpret_cast<uint16_t*>(body + 2 * static_cast<size_t>(row) * scales_each);
   uint8_t* data = body + 2 * static_cast<size_t>(stripe.rows) * scales_each +
                   static_cast<size_t>(row) * row_bytes(stripe.dtype, tile.width);
-  const size_t values = static_cast<size_t>(rows) * static_cast<size_t>(tile.padded);
+  return {scales, data, static_cast<size_t>(rows) * scales_each};
+}
+
+/// Writes a block; returns its largest magnitude, as bits.
+uint32_t encode_block(const Kernels& kernels, const Stripe& stripe, const Block& block, size_t values,
+                      const Place& place) {
   switch (stripe.dtype) {
-    case Dtype::q4_0: return kernels.encode_q4_0(block.values, groups, stripe.scale_search, scales, data);
-    case Dtype::q8_0: return kernels.encode_q8_0(block.values, groups, scales, data);
-    case Dtype::f16: return kernels.f32_to_f16(block.values, values, reinterpret_cast<uint16_t*>(data));
-    case Dtype::f32: std::memcpy(data, block.values, 4 * values); return;
+    case Dtype::q4_0:
+      return kernels.encode_q4_0(block.values, place.groups, stripe.scale_search, place.scales, place.data);
+    case Dtype::q8_0: return kernels.encode_q8_0(block.values, place.groups, place.scales, place.data);
+    case Dtype::f16: kernels.f32_to_f16(block.values, values, reinterpret_cast<uint16_t*>(place.data)); break;
+    case Dtype::f32: std::memcpy(place.data, block.values, 4 * values); break;
   }
+  return largest_bits(block.values, values);
+}
+
+/// q4_0 from whole groups of bf16, without a detour over f32.
+uint32_t encode_halves(const Kernels& kernels, const Stripe& stripe, const Tile& tile, int row, int rows, Block& block,
+                       const Place& place) {
+  const size_t bytes = 2 * static_cast<size_t>(tile.width);
+  for (int r = 0; r < rows; r++) {
+    const size_t at = static_cast<size_t>(row + r) * static_cast<size_t>(stripe.cols) + static_cast<size_t>(tile.col);
+    std::memcpy(block.halves + r * tile.width, stripe.weights + 2 * at, bytes);
+  }
+  return kernels.encode_q4_0_bf16(block.halves, place.groups, stripe.scale_search, place.scales, place.data);
+}
+
+/// Writes some rows of a tile; false if a weight cannot be stored.
+bool encode_rows(const Kernels& kernels, const Stripe& stripe, const Tile& tile, int row, int rows, Block& block,
+                 uint8_t* body) {
+  const auto largest = std::bit_cast<uint32_t>(kLargest[static_cast<int>(stripe.dtype)]);
+  const Place place = place_of(stripe, tile, row, rows, body);
+  if (stripe.dtype == Dtype::q4_0 && stripe.input == Input::bf16 && tile.width == tile.padded &&
+      encode_halves(kernels, stripe, tile, row, rows, block, place) <= largest) {
+    return true;
+  }
+  const size_t values = static_cast<size_t>(rows) * static_cast<size_t>(tile.padded);
+  load_block(kernels, stripe, tile, row, rows, block);
+  if (encode_block(kernels, stripe, block, values, place) <= largest) return true;
+  if (!stripe.zero_nonfinite) return false;
+  zero_nonfinite(kernels, block.values, values);
+  return encode_block(kernels, stripe, block, values, place) <= largest;
 }
 
 template <class T>
@@ -135,7 +175,6 @@ void write_header(const Stripe& stripe, const Tile& tile, uint8_t* out) {
 
 /// Writes all tiles; false as soon as a weight cannot be stored: what has been written is then of no use.
 bool quantize(const Kernels& kernels, const Stripe& stripe) {
-  const auto largest = std::bit_cast<uint32_t>(kLargest[static_cast<int>(stripe.dtype)]);
   Block block;
   uint8_t* out = stripe.out;
   for (int col = 0; col < stripe.cols; col += kTileCols) {
@@ -145,14 +184,7 @@ bool quantize(const Kernels& kernels, const Stripe& stripe) {
     write_header(stripe, tile, out);
     for (int row = 0; row < stripe.rows; row += kRowsAtOnce) {
       const int rows = std::min(kRowsAtOnce, stripe.rows - row);
-      const size_t values = static_cast<size_t>(rows) * static_cast<size_t>(tile.padded);
-      load_block(kernels, stripe, tile, row, rows, block);
-      if (!fits(block.values, values, largest)) {
-        if (!stripe.zero_nonfinite) return false;
-        zero_nonfinite(kernels, block.values, values);
-        if (!fits(block.values, values, largest)) return false;
-      }
-      encode_block(kernels, stripe, tile, row, rows, block, out + kTileHeaderBytes);
+      if (!encode_rows(kernels, stripe, tile, row, rows, block, out + kTileHeaderBytes)) return false;
     }
     out += tile_bytes(stripe.dtype, stripe.rows, width);
   }

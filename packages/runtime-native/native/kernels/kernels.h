@@ -95,10 +95,14 @@ struct Kernels {
 
   // --- Quantizers (packages/format/src/quantize.ts is their definition; same bytes). ---------------------------------
 
-  /// Encodes `groups` consecutive groups of 32 weights. scales: f16 bits, data: 16 bytes a group.
-  void (*encode_q4_0)(const float* weights, size_t groups, bool scale_search, uint16_t* scales, uint8_t* data);
+  /// Encodes `groups` consecutive groups of 32 weights. scales: f16 bits, data: 16 bytes a group. All encoders return
+  /// the f32 bits of the largest magnitude among the weights, where NaN is above every number: beyond what the dtype
+  /// holds, scales and data are of no use.
+  uint32_t (*encode_q4_0)(const float* weights, size_t groups, bool scale_search, uint16_t* scales, uint8_t* data);
+  uint32_t (*encode_q4_0_bf16)(const uint16_t* weights, size_t groups, bool scale_search, uint16_t* scales,
+                               uint8_t* data);
   /// scales: f16 bits, data: 32 bytes a group.
-  void (*encode_q8_0)(const float* weights, size_t groups, uint16_t* scales, uint8_t* data);
+  uint32_t (*encode_q8_0)(const float* weights, size_t groups, uint16_t* scales, uint8_t* data);
   /// Index of the first NaN or Inf, n if there is none.
   size_t (*find_nonfinite)(const float* x, size_t n);
   void (*bf16_to_f32)(const uint16_t* in, size_t n, float* out);

@@ -285,6 +285,7 @@ constinit const Kernels kKernelsScalar = {
     .scores = {scores<CacheType::f32>, scores<CacheType::f16>},
     .mix = {mix<CacheType::f32>, mix<CacheType::f16>},
     .encode_q4_0 = encode_q4_0,
+    .encode_q4_0_bf16 = encode_q4_0_bf16,
     .encode_q8_0 = encode_q8_0,
     .find_nonfinite = find_nonfinite,
     .bf16_to_f32 = bf16_to_f32,

@@ -57,6 +57,7 @@ constexpr Kernels kernels_of(const char* isa) {
   k.mix[0] = mix<V, f32_cache>;
   k.mix[1] = mix<V, f16_cache>;
   k.encode_q4_0 = encode_q4_0;
+  k.encode_q4_0_bf16 = encode_q4_0_bf16;
   k.encode_q8_0 = encode_q8_0;
   k.find_nonfinite = find_nonfinite;
   k.bf16_to_f32 = bf16_to_f32;
