@@ -10,6 +10,7 @@ import {
 import cliProgress from 'cli-progress';
 import yargs from 'yargs';
 import { convert, draftMetadata, plannedLayout } from './convert.js';
+import { ggufDraft, isGguf } from './gguf/convert-gguf.js';
 import { openSource } from './hub/open.js';
 import {
   CONVERT_DEFAULTS,
@@ -24,18 +25,18 @@ function parser(argv: string[], defaultThreads: number) {
   return yargs(argv)
     .scriptName('cflow-convert')
     .usage(
-      '$0 <source> <output.cflow|.vflow>\n\nConverts a checkpoint directory, or lays a .cflow or .vflow out anew (also as .safetensors).',
+      '$0 <source> <output.cflow|.vflow>\n\nConverts a checkpoint directory or a .gguf, or lays a .cflow or .vflow out anew (also as .safetensors or .gguf).',
     )
     .command('$0 [source] [output]', false, (y) =>
       y
         .positional('source', {
           type: 'string',
           describe:
-            'checkpoint directory, hf:org/name[@revision], .cflow or .vflow; may be absent with --model and --dry-run',
+            'checkpoint directory, hf:org/name[@revision], .gguf, .cflow or .vflow; may be absent with --model and --dry-run',
         })
         .positional('output', {
           type: 'string',
-          describe: '.cflow or .vflow; .safetensors from a .cflow or .vflow',
+          describe: '.cflow or .vflow; .safetensors or .gguf from a .cflow or .vflow',
         }),
     )
     .option('model', {
@@ -45,7 +46,7 @@ function parser(argv: string[], defaultThreads: number) {
     })
     .option('dtype', {
       choices: DTYPE_NAMES,
-      describe: `tile dtype [default: ${CONVERT_DEFAULTS.dtype}]`,
+      describe: `tile dtype [default: ${CONVERT_DEFAULTS.dtype}; of a .gguf: what most of its weights have]`,
     })
     .option('scale-search', {
       type: 'boolean',
@@ -118,8 +119,10 @@ async function run(argv: string[]): Promise<number> {
     threads: args.threads,
   };
   if (args.dryRun) {
+    const dtype = args.dtype ?? (source && isGguf(source) ? (await ggufDraft(source)).dtype : undefined);
     const options = await resolveOptions({
       ...common,
+      ...(dtype && { dtype }),
       source: source ?? '',
       output: output ?? 'model.cflow',
     });
@@ -237,6 +240,7 @@ async function dryRun(source: string | undefined, options: DryRunOptions, json: 
 }
 
 async function dryRunModel(source: string | undefined, { model, cache }: DryRunOptions) {
+  if (source !== undefined && isGguf(source)) return ggufDraft(source);
   if (source !== undefined) {
     const checkpoint = await openSource({ source, model, cache, dryRun: true });
     await checkpoint.close();

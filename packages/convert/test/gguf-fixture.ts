@@ -199,6 +199,23 @@ export const MODELS: Record<string, ModelConfigInput> = {
   llama3: model('llama', [
     { attention: attention({ rope: { theta: 5e5, rotaryDim: 16, scaling: LLAMA3 } }), ffn },
   ]),
+  yarn: model('qwen3', [
+    {
+      attention: attention({
+        qkNorm: 'head',
+        scale: (0.1 * Math.log(4) + 1) ** 2 / 4,
+        rope: {
+          theta: 1e6,
+          rotaryDim: 16,
+          scaling: {
+            ...{ type: 'yarn', factor: 4, originalContextLength: 32 },
+            ...{ betaFast: 32, betaSlow: 1, truncate: true },
+          },
+        },
+      }),
+      ffn,
+    },
+  ]),
   mistral: model('mistral', [{ attention: attention({ slidingWindow: 48 }), ffn }]),
   mixtral: model('mixtral', [{ attention: attention(), experts: experts(true) }]),
   qwen2: model('qwen2', [{ attention: attention({ biasQkv: true }), ffn }]),

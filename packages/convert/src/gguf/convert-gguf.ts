@@ -131,6 +131,19 @@ async function fromGguf(request: ConvertRequest, tools: ConvertTools): Promise<C
   }
 }
 
+/** What a conversion of the GGUF file would start from; nothing is written. */
+export async function ggufDraft(path: string) {
+  const source = await openFileSource(path);
+  try {
+    const { config, dtype, tokenizer } = await openGguf(source);
+    const name = basename(path);
+    const files = [{ name, path, bytes: source.size }];
+    return { config, dtype, weights: true, checkpoint: { name, files, tokenizer: tokenizer.tokenizer } };
+  } finally {
+    await source.close();
+  }
+}
+
 function planned(metadata: MetadataDraft, { dtype, container }: ConvertOptions): Layout {
   const nowhere = { name: 'nowhere', write: async () => undefined };
   return new ModelWriter(nowhere, { dtype, container, metadata, crc32 }).layout;

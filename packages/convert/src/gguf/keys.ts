@@ -69,11 +69,26 @@ export function configEntries(config: ModelConfig, architecture: Architecture): 
 }
 
 function scalingEntries(rope: RopeConfig | undefined, own: (key: string) => string): GgufEntry[] {
-  if (rope?.scaling?.type !== 'linear') return [];
-  return [
-    [own('rope.scaling.type'), 'string', 'linear'],
-    [own('rope.scaling.factor'), 'f32', rope.scaling.factor],
+  const { scaling } = rope ?? {};
+  if (scaling?.type !== 'linear' && scaling?.type !== 'yarn') return [];
+  const common: GgufEntry[] = [
+    [own('rope.scaling.type'), 'string', scaling.type],
+    [own('rope.scaling.factor'), 'f32', scaling.factor],
   ];
+  if (scaling.type === 'linear') return common;
+  return [
+    ...common,
+    [own('rope.scaling.original_context_length'), 'u32', scaling.originalContextLength],
+    [own('rope.scaling.yarn_beta_fast'), 'f32', scaling.betaFast],
+    [own('rope.scaling.yarn_beta_slow'), 'f32', scaling.betaSlow],
+  ];
+}
+
+/** What YaRN multiplies rotated queries and keys by. */
+function yarnFactor(keys: Keys): number {
+  if (keys.get('rope.scaling.type') !== 'yarn') return 1;
+  const factor = keys.number('rope.scaling.factor', 1);
+  return keys.number('rope.scaling.attn_factor', 1) * (0.1 * Math.log(factor) + 1);
 }
 
 /** The decimal number that somebody meant by an f32: 1e-5, not 9.999999747378752e-6. */
@@ -182,7 +197,7 @@ function layersFrom(architecture: Architecture, keys: Keys, facts: TensorFacts, 
     heads,
     kvHeads: keys.number('attention.head_count_kv', heads),
     headDim,
-    scale: 1 / Math.sqrt(divided ? keys.need('embedding_length') / heads : headDim),
+    scale: yarnFactor(keys) ** 2 / Math.sqrt(divided ? keys.need('embedding_length') / heads : headDim),
     qkNorm: architecture.qkNorm,
     biasQkv: facts.biasQkv,
     biasOut: facts.biasOut,
@@ -241,6 +256,16 @@ function scalingFrom(keys: Keys, rope: RopeConfig, { llama3 }: TensorFacts): Rop
   if (llama3) return llama3(rope);
   if (type === 'none' || (type === 'linear' && factor === 1)) return undefined;
   if (type === 'linear') return { type: 'linear', factor };
+  if (type === 'yarn') {
+    return {
+      type: 'yarn',
+      factor,
+      originalContextLength: keys.need('rope.scaling.original_context_length'),
+      betaFast: keys.number('rope.scaling.yarn_beta_fast', 32),
+      betaSlow: keys.number('rope.scaling.yarn_beta_slow', 1),
+      truncate: true,
+    };
+  }
   throw new CflowError('UNSUPPORTED', `RoPE scaling of type ${JSON.stringify(type)} is not read`, {
     file: keys.file,
     field: 'rope.scaling.type',
