@@ -54,7 +54,8 @@ export function bf16Files(shape: Shape, shards = 1): Record<string, Uint8Array |
   };
 }
 
-function llamaTensorShapes(shape: Shape): Record<string, number[]> {
+/** Shapes of a llama by the names of Hugging Face. */
+export function llamaTensorShapes(shape: Shape): Record<string, number[]> {
   const none = { ...shape, layers: 0, hidden: 1, vocab: 1 };
   // Names from the shared fixture; the shapes of a large model are not filled with JavaScript numbers.
   const names = Object.keys(

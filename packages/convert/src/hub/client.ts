@@ -209,10 +209,11 @@ class TimedRequest {
 
   async *chunks({ body }: Response): AsyncGenerator<Uint8Array> {
     try {
-      for await (const chunk of body ?? []) {
+      // The types of browsers do not know that a body can be iterated.
+      for await (const chunk of (body ?? []) as unknown as AsyncIterable<Uint8Array>) {
         // While whoever asked works on it, nobody waits for the server.
         clearTimeout(this.#timer);
-        yield chunk as Uint8Array;
+        yield chunk;
         this.#heard();
       }
     } catch (cause) {
