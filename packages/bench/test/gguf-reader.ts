@@ -31,6 +31,7 @@ export function readGguf(bytes: Buffer): GgufFile {
     if (type === 4) return u32();
     if (type === 5) return bytes.readInt32LE(take(4));
     if (type === 6) return bytes.readFloatLE(take(4));
+    if (type === 7) return bytes[take(1)] === 1;
     if (type === 8) return string();
     if (type !== 9) throw new Error(`value type ${type} at ${at}`);
     const item = u32();
