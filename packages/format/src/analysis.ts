@@ -62,7 +62,8 @@ export function criticalPath(config: ModelConfig, dtype: Dtype): CriticalPath {
       ),
     };
   });
-  const layers = plan.caches.map(({ layer }) => ({ layer, ...stored[layer]! }));
+  const times = Array.from({ length: config.iterations ?? 1 });
+  const layers = stored.flatMap((own, layer) => times.map(() => ({ layer, ...own })));
   return {
     dtype,
     layers,

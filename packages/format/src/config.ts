@@ -87,6 +87,8 @@ const attention = z.strictObject({
   vNorm: z.boolean().default(false),
   /** Values are the raw keys, before their norm and RoPE; there is no v_proj. */
   valueFromKey: z.boolean().optional(),
+  /** Keys and values are those of this earlier layer: no k_proj, v_proj or k_norm, and no cache of its own. */
+  kvFrom: z.int().min(0).optional(),
   biasQkv: z.boolean().default(false),
   biasOut: z.boolean().default(false),
 });
@@ -139,6 +141,8 @@ export const modelConfigSchema = z
     contextLength: count(2 ** 31),
     normEps: z.number().positive().max(1),
     tiedEmbeddings: z.boolean().default(false),
+    /** Every layer gets `dim` more inputs of a token, from a second embedding and from the first. */
+    perLayerInput: z.strictObject({ dim: count(MAX_COLUMNS) }).optional(),
     /** Multiply embeddings by √hiddenDim (feature_flags bit 0). */
     scaleEmbeddings: z.boolean().default(false),
     /** c·tanh(logit/c); absent = off. */
@@ -234,6 +238,24 @@ function* contradictions(config: z.output<z.ZodObject> & Record<string, unknown>
         path: at(),
       };
     }
+    const { kvFrom } = attention;
+    const giver = kvFrom === undefined ? undefined : c.layers[kvFrom]?.attention;
+    const same =
+      giver &&
+      kvFrom! < index &&
+      giver.kvFrom === undefined &&
+      giver.kvHeads === attention.kvHeads &&
+      giver.headDim === attention.headDim &&
+      giver.slidingWindow === attention.slidingWindow;
+    if (kvFrom !== undefined && (!same || c.combineStyle !== 'sequential')) {
+      yield {
+        message: `layer ${kvFrom} is not an earlier sequential layer with keys of its own, of the same shape and window`,
+        path: at('attention', 'kvFrom'),
+      };
+    }
+    if (c.perLayerInput && (!ffn || c.combineStyle !== 'sequential')) {
+      yield { message: 'perLayerInput needs sequential layers with an ffn', path: at() };
+    }
     if (experts?.ownNorms && !ffn) {
       yield { message: 'ownNorms needs an ffn beside the experts', path: at('experts', 'ownNorms') };
     }
@@ -247,6 +269,12 @@ function* contradictions(config: z.output<z.ZodObject> & Record<string, unknown>
         path: at('experts', 'topK'),
       };
     }
+  }
+  if (c.perLayerInput && c.perLayerInput.dim * c.layers.length > MAX_COLUMNS) {
+    yield {
+      message: `${c.perLayerInput.dim} × ${c.layers.length} layers are over the limit of ${MAX_COLUMNS} columns`,
+      path: ['perLayerInput', 'dim'],
+    };
   }
   const streams = c.combineStyle;
   const needsDense =

@@ -44,15 +44,18 @@ export function emitAttention(b: PlanBuilder, layer: number, input: string): str
   const layerConfig = b.config.layers[layer]!;
   const { attention: a } = layerConfig;
   const stream = streamName.attention(layer);
-  const cache = b.caches.length;
+  const shared = a.kvFrom === undefined ? undefined : b.caches.find((own) => own.layer === a.kvFrom)!;
+  const cache = shared?.cache ?? b.caches.length;
   const width = a.kvHeads * a.headDim;
   const weight = (name: string) => ref(stream, `layers.${layer}.attn.${name}`);
-  b.caches.push({ cache, layer, width, ...(a.slidingWindow && { window: a.slidingWindow }) });
+  if (!shared) b.caches.push({ cache, layer, width, ...(a.slidingWindow && { window: a.slidingWindow }) });
   const pre = normsInput(layerConfig);
   const normed = pre ? b.buffer('attnIn') : input;
   if (pre) b.slots.push(emitNorm(b, input, ref(stream, `layers.${layer}.attn_norm.weight`), normed));
   const qkv = { q: b.buffer('q', a.heads * a.headDim), k: b.buffer('k', width), v: b.buffer('v', width) };
-  const names = a.valueFromKey ? (['q', 'k'] as const) : (['q', 'k', 'v'] as const);
+  const names = (['q', 'k', 'v'] as const).filter(
+    (name) => name === 'q' || (!shared && (name === 'k' || !a.valueFromKey)),
+  );
   const phase = b.emit({
     op: 'matvec',
     input: normed,
@@ -61,8 +64,8 @@ export function emitAttention(b: PlanBuilder, layer: number, input: string): str
     outs: names.map((name) => qkv[name]),
   });
   if (!pre) b.slots.push(phase);
-  emitHeadSteps(b, a, qkv, weight);
-  b.emit({ op: 'cacheAppend', cache, k: qkv.k, v: qkv.v });
+  emitHeadSteps(b, a, shared ? ['q'] : ['q', 'k'], qkv, weight);
+  if (!shared) b.emit({ op: 'cacheAppend', cache, k: qkv.k, v: qkv.v });
   const heads = emitAttend(b, a, cache, qkv.q);
   const out = b.buffer('attnOut');
   const biases = a.biasOut && { biases: [weight('o_proj.bias')] };
@@ -71,27 +74,33 @@ export function emitAttention(b: PlanBuilder, layer: number, input: string): str
   return out;
 }
 
-/** Values out of keys, then q/k norms, V-norm and RoPE, in place. */
+/** Values out of keys, q/k norms, V-norm and RoPE, in place; `rows` are q alone where keys are another layer's. */
 function emitHeadSteps(
   b: PlanBuilder,
   a: AttentionConfig,
-  { q, k, v }: { q: string; k: string; v: string },
+  rows: readonly ('q' | 'k')[],
+  qkv: { q: string; k: string; v: string },
   weight: (name: string) => WeightRef,
 ): void {
   const eps = b.config.normEps;
-  if (a.vNorm) {
-    b.emit({ op: 'rmsNorm', input: a.valueFromKey ? k : v, groupSize: a.headDim, eps, out: v });
-  } else if (a.valueFromKey) b.emit({ op: 'sum', terms: [k], coefficients: [1], out: v });
+  const { headDim, rope } = a;
+  const ownValues = rows.includes('k');
+  if (ownValues && a.valueFromKey) emitValues(b, a, qkv.k, qkv.v);
   if (a.qkNorm !== 'none') {
-    for (const [buffer, name] of [
-      [q, 'q_norm.weight'],
-      [k, 'k_norm.weight'],
-    ] as const) {
-      const groupSize = a.qkNorm === 'head' ? a.headDim : b.buffers.get(buffer)!.length;
-      b.emit({ op: 'rmsNorm', input: buffer, weight: weight(name), groupSize, eps, out: buffer });
+    for (const name of rows) {
+      const groupSize = a.qkNorm === 'head' ? headDim : b.buffers.get(qkv[name])!.length;
+      const buffers = { input: qkv[name], out: qkv[name] };
+      b.emit({ op: 'rmsNorm', weight: weight(`${name}_norm.weight`), groupSize, eps, ...buffers });
     }
   }
-  if (a.rope) for (const buffer of [q, k]) b.emit({ op: 'rope', buffer, headDim: a.headDim, rope: a.rope });
+  if (ownValues && !a.valueFromKey && a.vNorm) emitValues(b, a, qkv.v, qkv.v);
+  if (rope) for (const name of rows) b.emit({ op: 'rope', buffer: qkv[name], headDim, rope });
+}
+
+/** out = `from` as values: normed without a weight where the layer says so. */
+function emitValues(b: PlanBuilder, { vNorm, headDim }: AttentionConfig, from: string, out: string): void {
+  if (!vNorm) emitSum(b, [from], out);
+  else b.emit({ op: 'rmsNorm', input: from, groupSize: headDim, eps: b.config.normEps, out });
 }
 
 function emitAttend(b: PlanBuilder, a: AttentionConfig, cache: number, q: string): string {

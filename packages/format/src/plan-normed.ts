@@ -23,7 +23,50 @@ export function emitNormedLayer(b: PlanBuilder, layer: number, xIn: string, out:
   const holder = ffnHolder(b, layer);
   if (normsOutput(config)) emitNorm(b, block, ref(holder, `layers.${layer}.ffn_post_norm.weight`), block);
   const scale = config.outputScale ? ref(holder, `layers.${layer}.output_scale`) : undefined;
-  b.residuals.push({ layer, buffer: out, phase: emitSum(b, [mid, block], out, [1, 1], scale) });
+  const terms = b.config.perLayerInput ? emitLayerInput(b, layer, [mid, block]) : [mid, block];
+  const ones = terms.map(() => 1);
+  b.residuals.push({ layer, buffer: out, phase: emitSum(b, terms, out, ones, scale) });
+}
+
+const LAYER_INPUTS = 'layerInputs';
+
+/** The inputs of all layers, [layers · dim]: (norm(projection(x) / √hiddenDim) + √dim · embedding row) / √2. */
+export function emitLayerInputs(b: PlanBuilder, dim: number, x: string): void {
+  const { hiddenDim, normEps, layers } = b.config;
+  const all = b.buffer(LAYER_INPUTS, layers.length * dim);
+  const rows = b.buffer('layerInputRows', layers.length * dim);
+  const weight = (name: string) => ref(streamName.attention(0), `layer_input.${name}.weight`);
+  const table = ref(streamName.embedding(), 'layer_input.embedding.weight');
+  b.emit({ op: 'embed', weight: table, scale: Math.sqrt(dim), out: rows });
+  b.emit({ op: 'matvec', input: x, weights: [weight('projection')], outs: [all] });
+  // norm(x / √d) with eps is norm(x) with eps · d.
+  const eps = normEps * hiddenDim;
+  b.emit({ op: 'rmsNorm', input: all, weight: weight('norm'), groupSize: dim, eps, out: all });
+  b.emit({ op: 'sum', terms: [all, rows], coefficients: [Math.SQRT1_2, Math.SQRT1_2], out: all });
+}
+
+/** x = Σ terms; x + norm(out(act(gate x) · input of the layer)). Returns the terms of the new sum. */
+function emitLayerInput(b: PlanBuilder, layer: number, terms: readonly string[]): string[] {
+  const { ffn } = b.config.layers[layer]!;
+  const { dim } = b.config.perLayerInput!;
+  const weight = (name: string) => ref(ffnHolder(b, layer), `layers.${layer}.layer_input.${name}.weight`);
+  const x = b.buffer('afterFfn');
+  const gate = b.buffer('layerInputGate', dim);
+  const own = b.buffer('layerInput', dim);
+  const out = b.buffer('layerInputOut');
+  emitSum(b, terms, x);
+  b.emit({ op: 'matvec', input: x, weights: [weight('gate')], outs: [gate] });
+  const glu = {
+    op: 'glu',
+    gate,
+    up: LAYER_INPUTS,
+    upFrom: layer * dim,
+    activation: ffn!.activation,
+  } as const;
+  b.emit({ ...glu, out: own });
+  b.emit({ op: 'matvec', input: own, weights: [weight('out')], outs: [out] });
+  emitNorm(b, out, weight('norm'), out);
+  return [x, out];
 }
 
 /** FFN and experts on `mid`, side by side, added; returns the buffer of their sum. */

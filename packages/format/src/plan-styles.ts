@@ -9,7 +9,7 @@ import {
   emitFfnNorm,
   emitSum,
 } from './plan-layers.js';
-import { emitNormedLayer } from './plan-normed.js';
+import { emitLayerInputs, emitNormedLayer } from './plan-normed.js';
 import type { PlanBuilder } from './plan-phases.js';
 
 /** Emits everything from the embedding to the last residual; returns the buffer of that residual. */
@@ -39,14 +39,15 @@ export function emitLayers(b: PlanBuilder): string {
 /** One residual stream with delays: x_out = x_in + attn + scale · (f + Σ injected e) (Eq. 4.9 to 4.16). */
 function residualLayers(style: ResidualStyle): BuildLayers {
   return (b) => {
-    const { denseDelay, layers } = b.config;
+    const { denseDelay, layers, perLayerInput } = b.config;
     // A layer writes its output in its last phase and the delayed FFN reads in the first, so δd entries are enough;
     // two at least, because x_in is still read when x_out is written.
     const ring = Math.max(2, denseDelay);
     const residual = (layer: number) => b.buffer(`residual.${(layer + ring) % ring}`);
     emitEmbedding(b, residual(-1));
+    if (perLayerInput) emitLayerInputs(b, perLayerInput.dim, residual(-1));
     for (const [layer, config] of layers.entries()) {
-      if (isPlainLayer(config)) residualLayer(b, style, layer, residual);
+      if (isPlainLayer(config) && !perLayerInput) residualLayer(b, style, layer, residual);
       else emitNormedLayer(b, layer, residual(layer - 1), residual(layer));
     }
     return residual(layers.length - 1);

@@ -67,11 +67,12 @@ export type StepBody =
       readonly softcap?: number;
       readonly slidingWindow?: number;
     }
-  /** out = act(gate) · up, element by element. */
+  /** out = act(gate) · up, element by element; of a longer `up` from element `upFrom` on. */
   | {
       readonly op: 'glu';
       readonly gate: string;
       readonly up: string;
+      readonly upFrom?: number;
       readonly activation: Activation;
       readonly out: string;
     }

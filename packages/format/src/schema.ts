@@ -180,6 +180,10 @@ export const MATRIX_IDS = {
   expert_down: 10,
   embedding: 11,
   lm_head: 12,
+  layer_input_gate: 13,
+  layer_input_out: 14,
+  layer_input_projection: 15,
+  layer_input_embedding: 16,
 } as const;
 export type MatrixName = keyof typeof MATRIX_IDS;
 export const NO_EXPERT = 0xff;

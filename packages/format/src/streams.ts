@@ -70,6 +70,7 @@ export function layerStreams(config: ModelConfig, layer: LayerConfig, index: num
 
 function attentionStream(config: ModelConfig, layerConfig: LayerConfig, layer: number): Stream {
   const { attention: a } = layerConfig;
+  const shared = a.kvFrom !== undefined;
   const d = config.hiddenDim;
   const qDim = a.heads * a.headDim;
   const kvDim = a.kvHeads * a.headDim;
@@ -79,12 +80,12 @@ function attentionStream(config: ModelConfig, layerConfig: LayerConfig, layer: n
       ? []
       : [
           at.plain('q_norm.weight', a.qkNorm === 'head' ? a.headDim : qDim),
-          at.plain('k_norm.weight', a.qkNorm === 'head' ? a.headDim : kvDim),
+          ...(shared ? [] : [at.plain('k_norm.weight', a.qkNorm === 'head' ? a.headDim : kvDim)]),
         ];
   const inputs = [
     { matrix: 'q' as const, name: 'q_proj', rows: qDim },
-    { matrix: 'k' as const, name: 'k_proj', rows: kvDim },
-    ...(a.valueFromKey ? [] : [{ matrix: 'v' as const, name: 'v_proj', rows: kvDim }]),
+    ...(shared ? [] : [{ matrix: 'k' as const, name: 'k_proj', rows: kvDim }]),
+    ...(a.valueFromKey || shared ? [] : [{ matrix: 'v' as const, name: 'v_proj', rows: kvDim }]),
   ];
   const biases = a.biasQkv ? inputs.map(({ name, rows }) => at.plain(`${name}.bias`, rows)) : [];
   const whole = tensorsOf(layer, `layers.${layer}`);
@@ -101,8 +102,30 @@ function attentionStream(config: ModelConfig, layerConfig: LayerConfig, layer: n
       ...(a.biasOut ? [at.plain('o_proj.bias', d)] : []),
       tiles(...inputs.map(({ matrix, name, rows }) => at.matrix(matrix, name, rows, d))),
       tiles(at.matrix('o', 'o_proj', d, qDim)),
+      ...(layer === 0 ? layerInputProjection(config) : []),
     ],
   };
+}
+
+/** What makes the inputs of all layers out of the embedding: in the stream that every token needs first. */
+function layerInputProjection({ perLayerInput, layers, hiddenDim }: ModelConfig): StreamPart[] {
+  if (!perLayerInput) return [];
+  const at = tensorsOf(0, 'layer_input');
+  return [
+    at.plain('norm.weight', perLayerInput.dim),
+    tiles(at.matrix('layer_input_projection', 'projection', layers.length * perLayerInput.dim, hiddenDim)),
+  ];
+}
+
+/** How a layer uses its input: behind the FFN, whose stream holds it. */
+function layerInput({ perLayerInput, hiddenDim }: ModelConfig, layer: number): StreamPart[] {
+  if (!perLayerInput) return [];
+  const at = tensorsOf(layer, `layers.${layer}.layer_input`);
+  return [
+    at.plain('norm.weight', hiddenDim),
+    tiles(at.matrix('layer_input_gate', 'gate', perLayerInput.dim, hiddenDim)),
+    tiles(at.matrix('layer_input_out', 'out', hiddenDim, perLayerInput.dim)),
+  ];
 }
 
 /** The norms around FFN and experts travel with the dense stream, or with the router where there is none. */
@@ -138,6 +161,7 @@ function denseStream(config: ModelConfig, layerConfig: LayerConfig, layer: numbe
       ...biases,
       tiles(at.matrix('gate', 'gate_proj', f, d), at.matrix('up', 'up_proj', f, d)),
       tiles(at.matrix('down', 'down_proj', d, f)),
+      ...layerInput(config, layer),
       ...outputScale(layerConfig, layer),
     ],
   };
@@ -191,18 +215,30 @@ function expertStream(config: ModelConfig, { experts }: LayerConfig, layer: numb
 }
 
 export function vocabStreams(config: ModelConfig): Stream[] {
-  const { hiddenDim: d, vocabSize } = config;
+  const { hiddenDim: d, vocabSize, perLayerInput, layers } = config;
   const at = tensorsOf(0, '');
-  const one = (kind: StreamKind, name: string, part: StreamPart): Stream => ({
+  const one = (kind: StreamKind, name: string, ...parts: StreamPart[]): Stream => ({
     name,
     kind,
     layer: 0,
     expert: NO_EXPERT,
-    parts: [part],
+    parts,
   });
+  const width = layers.length * (perLayerInput?.dim ?? 0);
+  const layerInputs = tensorsOf(0, 'layer_input').matrix(
+    'layer_input_embedding',
+    'embedding',
+    vocabSize,
+    width,
+  );
   const streams = [
     one('finalNorm', streamName.finalNorm(), at.plain('norm.weight', d)),
-    one('embedding', streamName.embedding(), tiles(at.matrix('embedding', 'embed_tokens', vocabSize, d))),
+    one(
+      'embedding',
+      streamName.embedding(),
+      tiles(at.matrix('embedding', 'embed_tokens', vocabSize, d)),
+      ...(perLayerInput ? [tiles(layerInputs)] : []),
+    ),
   ];
   if (!config.tiedEmbeddings) {
     streams.push(one('lmHead', streamName.lmHead(), tiles(at.matrix('lm_head', 'lm_head', vocabSize, d))));

@@ -4,6 +4,7 @@ import {
   dequantizeStripe,
   elements,
   type ModelFile,
+  partBytes,
   partTensors,
   readExactly,
   readStream,
@@ -76,7 +77,7 @@ export class FileWeightStore implements WeightStore {
     for (const [name, values] of tensors) this.#tensors.set(name, values);
   }
 
-  /** The stripe of 128 rows from `first`, of a matrix that has its stream to itself (the embedding). */
+  /** The stripe of 128 rows from `first`, of a matrix that is interleaved with no other (embeddings). */
   #stripe(ref: WeightRef, first: number): Promise<Float32Array> {
     const key = `${ref.tensor}@${first}`;
     const kept = this.#stripes.get(key);
@@ -91,8 +92,7 @@ export class FileWeightStore implements WeightStore {
     const { dtype } = this.#file;
     const [rows, cols] = this.#shape(ref) as [number, number];
     const height = Math.min(TILE_ROWS, rows - first);
-    const offset =
-      this.#region(ref.stream).offset + (first / TILE_ROWS) * stripeBytes(dtype, TILE_ROWS, cols);
+    const offset = this.#offset(ref) + (first / TILE_ROWS) * stripeBytes(dtype, TILE_ROWS, cols);
     const length = stripeBytes(dtype, height, cols);
     return dequantizeStripe(dtype, await readExactly(this.#source, offset, length, ref.tensor), height, cols);
   }
@@ -102,6 +102,17 @@ export class FileWeightStore implements WeightStore {
     if (!region)
       throw new CflowError('INTERNAL', `the plan asks for stream ${stream}, which the file has not`);
     return region;
+  }
+
+  /** First byte of a matrix. */
+  #offset(ref: WeightRef): number {
+    const { offset, stream } = this.#region(ref.stream);
+    let before = 0;
+    for (const part of stream.parts) {
+      if (partTensors(part).some(({ name }) => name === ref.tensor)) break;
+      before += partBytes(part, this.#file.dtype);
+    }
+    return offset + before;
   }
 
   #shape(ref: WeightRef): readonly number[] {

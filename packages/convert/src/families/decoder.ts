@@ -36,6 +36,8 @@ export interface DecoderRow {
   /** Head dimension and key/value heads of full layers where they are their own. */
   readonly fullAttention?: (fields: DecoderJson, layer: number) => { headDim: number; kvHeads: number };
   readonly experts?: ExpertsRow;
+  /** The last `num_kv_shared_layers` take keys and values from the last layer of their kind before them. */
+  readonly sharesKv?: true;
   /** Why a config cannot be read; undefined = it can. */
   readonly refuses?: (fields: DecoderJson) => string | undefined;
 }
@@ -84,6 +86,9 @@ function configFrom(row: DecoderRow, json: JsonObject, context: ConfigContext): 
     normEps: fields.rms_norm_eps,
     tiedEmbeddings: fields.tie_word_embeddings,
     ...(row.scaleEmbeddings && { scaleEmbeddings: true }),
+    ...(fields.hidden_size_per_layer_input && {
+      perLayerInput: { dim: fields.hidden_size_per_layer_input },
+    }),
     ...(fields.final_logit_softcapping ? { finalLogitSoftcap: fields.final_logit_softcapping } : {}),
     combineStyle: 'sequential',
     ...tokensFrom(row, json, context),
@@ -95,15 +100,27 @@ function layerFrom(row: DecoderRow, fields: DecoderJson, index: number, file: st
   const has = row.experts && (row.experts.has?.(fields, index) ?? true);
   const experts = has ? expertsFrom(row.experts!, fields, file) : undefined;
   const activation = lookUp(ACTIVATION_NAMES, fields.hidden_act, 'hidden_act', file);
+  const wide = fields.use_double_wide_mlp && kvFrom(row, fields, index) !== undefined ? 2 : 1;
   return {
     attention: attentionFrom(row, fields, index, file),
     ...((!experts || row.experts?.besideFfn) && {
-      ffn: { dim: fields.intermediate_size, activation, bias: fields.mlp_bias },
+      ffn: { dim: fields.intermediate_size * wide, activation, bias: fields.mlp_bias },
     }),
     ...(experts && { experts }),
     ...(row.norms && { norms: row.norms }),
     ...(row.outputScale && { outputScale: true }),
   };
+}
+
+/** The layer whose keys and values a layer reads; undefined where it has its own. */
+function kvFrom(row: DecoderRow, fields: DecoderJson, index: number): number | undefined {
+  const first = fields.num_hidden_layers - (fields.num_kv_shared_layers ?? 0);
+  if (!row.sharesKv || index < first) return undefined;
+  const sliding = row.sliding?.(fields, index) ?? false;
+  for (let layer = first - 1; layer >= 0; layer--) {
+    if ((row.sliding?.(fields, layer) ?? false) === sliding) return layer;
+  }
+  return undefined;
 }
 
 function attentionFrom(row: DecoderRow, fields: DecoderJson, index: number, file: string): AttentionInput {
@@ -115,6 +132,7 @@ function attentionFrom(row: DecoderRow, fields: DecoderJson, index: number, file
   const type: LayerType = sliding ? 'sliding_attention' : 'full_attention';
   const read = ropeFrom(fields, headDim, row.rope, type, file);
   const rotates = row.rotates?.(fields, index) ?? true;
+  const shared = kvFrom(row, fields, index);
   const scale = row.scale?.(fields) ?? 1 / Math.sqrt(headDim);
   return {
     heads,
@@ -130,6 +148,7 @@ function attentionFrom(row: DecoderRow, fields: DecoderJson, index: number, file
     ...(row.qkNorm && { qkNorm: row.qkNorm }),
     ...(row.vNorm && { vNorm: true }),
     ...(!sliding && fields.attention_k_eq_v ? { valueFromKey: true } : {}),
+    ...(shared !== undefined && { kvFrom: shared }),
     biasQkv: row.biasQkv ?? fields.attention_bias,
     biasOut: row.biasQkv ? false : fields.attention_bias,
   };

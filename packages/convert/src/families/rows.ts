@@ -267,6 +267,7 @@ const gemma4: DecoderRow = {
     sliding_window: 512,
     global_head_dim: 512,
     hidden_size_per_layer_input: 256,
+    vocab_size_per_layer_input: 262_144,
   },
   rope: {
     contextLength: 131_072,
@@ -291,8 +292,15 @@ const gemma4: DecoderRow = {
     'layers.{layer}.output_scale': 'model.layers.{layer}.layer_scalar',
     ...router('router.proj.weight'),
     ...expertsFused('experts', 'rows'),
+    'layer_input.norm.weight': 'model.per_layer_projection_norm.weight',
+    'layer_input.projection.weight': 'model.per_layer_model_projection.weight',
+    'layer_input.embedding.weight': 'model.embed_tokens_per_layer.weight',
+    'layers.{layer}.layer_input.gate.weight': 'model.layers.{layer}.per_layer_input_gate.weight',
+    'layers.{layer}.layer_input.out.weight': 'model.layers.{layer}.per_layer_projection.weight',
+    'layers.{layer}.layer_input.norm.weight': 'model.layers.{layer}.post_per_layer_input_norm.weight',
   },
   norms: 'sandwich',
+  sharesKv: true,
   qkNorm: 'head',
   vNorm: true,
   scaleEmbeddings: true,
@@ -322,11 +330,10 @@ const gemma4: DecoderRow = {
   },
   refuses: (fields) => {
     if (fields.use_bidirectional_attention === 'all') return BIDIRECTIONAL;
-    if (fields.num_kv_shared_layers)
-      return `num_kv_shared_layers ${fields.num_kv_shared_layers}: layers that share keys and values are not supported`;
-    if (fields.hidden_size_per_layer_input)
-      return `hidden_size_per_layer_input ${fields.hidden_size_per_layer_input}: per-layer embeddings are not supported`;
-    return undefined;
+    const { hidden_size_per_layer_input: dim, vocab_size_per_layer_input: rows, vocab_size } = fields;
+    return dim && rows !== vocab_size
+      ? `vocab_size_per_layer_input ${rows}: must be vocab_size ${vocab_size}`
+      : undefined;
   },
 };
 

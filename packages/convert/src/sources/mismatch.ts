@@ -59,7 +59,8 @@ export function listTensorMismatches(config: ModelConfig, family: Family, stored
   }
   const known = new Set([...shapes.keys()].flatMap((name) => [name, scalesName(name)]));
   for (const [name, { entry }] of stored) {
-    if (known.has(name) || isIgnorable(family, name) || isTiedHead(config, name)) continue;
+    if (known.has(name) || isIgnorable(family, name) || isTiedHead(config, name) || isShared(config, name))
+      continue;
     found.push({ kind: 'surplus', name, problem: `surplus ${name} [${entry.shape}]` });
   }
   const order = ['missing', 'shape', 'dtype', 'surplus'];
@@ -69,6 +70,12 @@ export function listTensorMismatches(config: ModelConfig, family: Family, stored
 /** Some exports store the tied head again; it is the embedding. */
 function isTiedHead(config: ModelConfig, name: string): boolean {
   return config.tiedEmbeddings && /^(language_model\.)?lm_head\.weight$/.test(name);
+}
+
+/** Keys and values that a layer stores although it reads those of another. */
+function isShared(config: ModelConfig, name: string): boolean {
+  const layer = /layers\.(\d+)\.self_attn\.(k_proj|v_proj|k_norm)\./.exec(name)?.[1];
+  return layer !== undefined && config.layers[Number(layer)]?.attention.kvFrom !== undefined;
 }
 
 /**

@@ -236,7 +236,7 @@ class StepReader {
   }
 
   Step glu(const Node& n) const {
-    return step::Glu{buffer(n, "gate"), buffer(n, "up"), activation(n), buffer(n, "out")};
+    return step::Glu{buffer(n, "gate"), buffer(n, "up"), activation(n), buffer(n, "out"), n.count("upFrom")};
   }
 
   Step route(const Node& n) const {

@@ -153,14 +153,17 @@ class GluOp final : public TokenOp {
  public:
   GluOp(const step::Glu& s, const Context& context)
       : context_(context), step_(s), glu_(context.kernels.glu[static_cast<size_t>(s.activation)]) {
-    check_input(context, s.up, context.buffers.length(s.gate), name());
-    check_output(context, s.out, context.buffers.length(s.gate), name());
+    const uint32_t length = context.buffers.length(s.gate);
+    check_output(context, s.out, length, name());
+    if (s.up_from > context.buffers.length(s.up) || context.buffers.length(s.up) - s.up_from < length) {
+      throw Error("INTERNAL", "a glu reads beyond its buffer");
+    }
   }
   const char* name() const override { return "glu"; }
   void run(const Batch&, uint32_t first, uint32_t end) const override {
     for (uint32_t t = first; t < end; t++) {
-      glu_(context_.buffers.row(step_.gate, t), context_.buffers.row(step_.up, t), context_.buffers.length(step_.out),
-           context_.buffers.row(step_.out, t));
+      glu_(context_.buffers.row(step_.gate, t), context_.buffers.row(step_.up, t) + step_.up_from,
+           context_.buffers.length(step_.out), context_.buffers.row(step_.out, t));
     }
   }
 

@@ -88,6 +88,7 @@ struct Glu {
   BufferId up;
   Activation activation;
   BufferId out;
+  uint32_t up_from = 0;  // first element of up
 };
 struct Route {
   BufferId logits;

@@ -109,11 +109,12 @@ const LOWER: { readonly [Op in StepOp]: Lower<Op> } = {
       window: slidingWindow,
     },
   ],
-  glu: ({ gate, up, activation, out }, at) => [
+  glu: ({ gate, up, upFrom = 0, activation, out }, at) => [
     {
       op: 'glu',
       gate: at.buffer(gate),
       up: at.buffer(up),
+      upFrom,
       activation: activationId(activation),
       out: at.buffer(out),
     },

@@ -75,6 +75,8 @@ export type NativeStep =
       readonly op: 'glu';
       readonly gate: BufferId;
       readonly up: BufferId;
+      /** First element of `up`. */
+      readonly upFrom: number;
       readonly activation: number;
       readonly out: BufferId;
     }

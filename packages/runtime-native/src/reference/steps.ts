@@ -105,8 +105,13 @@ export const STEP_FUNCTIONS: { readonly [Op in StepOp]: StepFunction<Op> } = {
     }
   },
 
-  glu({ gate, up, activation, out }, state) {
-    glu(state.buffer(gate), state.buffer(up), ACTIVATION_FUNCTIONS[activation], state.buffer(out));
+  glu({ gate, up, upFrom = 0, activation, out }, state) {
+    glu(
+      state.buffer(gate),
+      state.buffer(up).subarray(upFrom),
+      ACTIVATION_FUNCTIONS[activation],
+      state.buffer(out),
+    );
   },
 
   async route({ logits, topK, normalize, scale, out }, state) {
