@@ -157,8 +157,8 @@ describe('programs that contradict themselves', () => {
     ['a fraction of a layer', (p) => ({ buffers: p.buffers.map((length) => length + 0.5) })],
     ['a head beyond the stages', (p) => ({ headStage: p.stages.length })],
     ['an unknown dtype', () => ({ dtype: 4 })],
-    ['a buffer that is too short', (p) => ({ buffers: p.buffers.map((n, i) => (i === p.logits ? n : 1)) })],
-    ['logits that are none', () => ({ logits: 0 })],
+    ['a buffer that is too short', (p) => ({ buffers: p.buffers.map((n, i) => (i === p.output ? n : 1)) })],
+    ['an output that is not there', (p) => ({ output: p.buffers.length })],
   ])('%s', async (_name, change) => {
     const { fd, size, program, close } = await lowered();
     const bad = { ...program, ...change(program) } as NativeProgram;

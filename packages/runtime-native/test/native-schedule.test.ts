@@ -222,11 +222,11 @@ describe('schedule', () => {
 
   it('the head comes after everything else', () => {
     for (const [, config] of CONFIGS) {
-      const { steps, stages, headStage, logits } = lower(config);
+      const { steps, stages, headStage, output } = lower(config);
       const late = stages.slice(headStage).flatMap(({ parallel, serial }) => [...parallel, ...serial]);
       const kinds = late.map((i) => steps[i]!.op);
       expect(kinds).toEqual(config.finalLogitSoftcap ? ['matvec', 'softcap'] : ['matvec']);
-      expect(steps[late[0]!]).toMatchObject({ outs: [{ out: logits }] });
+      expect(steps[late[0]!]).toMatchObject({ outs: [{ out: output }] });
     }
   });
 

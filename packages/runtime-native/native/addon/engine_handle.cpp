@@ -74,6 +74,7 @@ class OpenWorker : public Napi::AsyncWorker {
   void Execute() override {
     try {
       core_->vocab_size = program_.vocab_size;
+      core_->output_length = program_.buffers[program_.output];
       core_->engine = Engine::open(fd_, size_, std::move(program_), options_);
     } catch (const Error& error) {
       error_ = std::make_unique<Error>(error);

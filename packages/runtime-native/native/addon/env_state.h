@@ -33,6 +33,8 @@ struct EngineCore {
   std::shared_ptr<Engine> engine;
   std::vector<std::weak_ptr<SessionCore>> sessions;
   uint32_t vocab_size = 0;
+  /// Elements that a token gives.
+  uint32_t output_length = 0;
   int64_t reported = 0;
 
   /// Cancels every job and gives up the engine: what must be destroyed, in order, which may block.

@@ -184,7 +184,8 @@ class StepReader {
             {"expertsUp", &StepReader::experts_up},
             {"expertsDown", &StepReader::experts_down},
             {"sum", &StepReader::sum},
-            {"softcap", &StepReader::softcap}};
+            {"softcap", &StepReader::softcap},
+            {"copy", &StepReader::copy}};
   }
 
   BufferId buffer(const Node& node, const char* field) const { return node.index(field, program_.buffers.size()); }
@@ -265,6 +266,8 @@ class StepReader {
 
   Step softcap(const Node& n) const { return step::Softcap{buffer(n, "buffer"), n.real("cap")}; }
 
+  Step copy(const Node& n) const { return step::Copy{buffer(n, "input"), buffer(n, "out"), n.count("at")}; }
+
   static std::vector<uint64_t> experts(const Node& n) {
     auto offsets = n.offsets("experts");
     if (offsets.empty() || offsets.size() < n.count("topK", 1)) refuse(n.where("experts"), "are fewer than topK");
@@ -324,10 +327,9 @@ Program read_program(Napi::Object object) {
   }
   read_stages(root, program);
   program.head_stage = root.index("headStage", program.stages.size());
-  program.logits = root.index("logits", program.buffers.size());
+  program.output = root.index("output", program.buffers.size());
   program.vocab_size = root.count("vocabSize", 1);
   program.context_length = root.count("contextLength", 1);
-  if (program.buffers[program.logits] != program.vocab_size) refuse("logits", "is not a buffer of vocabSize elements");
   return program;
 }
 

@@ -57,7 +57,7 @@ Napi::Value SessionHandle::run(const Napi::CallbackInfo& info) {
     job.ids = read_ids(info[0], engine_->vocab_size);
     job.all_logits = info[2].ToBoolean();
     const auto target = typed_array<Napi::Float32Array>(info[1], napi_float32_array, "logits are no Float32Array");
-    const size_t wanted = size_t{engine_->vocab_size} * (job.all_logits ? job.ids.size() : 1);
+    const size_t wanted = size_t{engine_->output_length} * (job.all_logits ? job.ids.size() : 1);
     if (target.ElementLength() < wanted) throw Error("INTERNAL", "the array for the logits is too short");
     core_->logits.resize(wanted);
     job.logits = core_->logits.data();

@@ -19,7 +19,7 @@ void for_each_step(const Program& program, auto&& visit) {
 }  // namespace
 
 Buffers::Buffers(const Program& program, const Kernels& kernels, Arithmetic arithmetic)
-    : specs_(program.buffers.size()), logits_(program.logits) {
+    : specs_(program.buffers.size()), output_(program.output) {
   for (size_t i = 0; i < specs_.size(); i++) {
     specs_[i].length = program.buffers[i];
     specs_[i].stride = padded(program.buffers[i]);
@@ -35,11 +35,11 @@ Buffers::Buffers(const Program& program, const Kernels& kernels, Arithmetic arit
 }
 
 void Buffers::reserve(uint32_t tokens, uint32_t head) {
-  const uint32_t logits = tokens - head;
-  specs_[logits_].first = head;
-  if (tokens <= tokens_ && logits <= logits_rows_) return;
+  const uint32_t rows = tokens - head;
+  specs_[output_].first = head;
+  if (tokens <= tokens_ && rows <= output_rows_) return;
   tokens_ = std::max(tokens, tokens_);
-  logits_rows_ = std::max(logits, logits_rows_);
+  output_rows_ = std::max(rows, output_rows_);
   size_t end = 0;
   auto take = [&end](size_t bytes) {
     const size_t at = end;
@@ -48,7 +48,7 @@ void Buffers::reserve(uint32_t tokens, uint32_t head) {
   };
   for (size_t i = 0; i < specs_.size(); i++) {
     Spec& spec = specs_[i];
-    const size_t rows = i == logits_ ? logits_rows_ : tokens_;
+    const size_t rows = i == output_ ? output_rows_ : tokens_;
     spec.f32_at = take(rows * spec.stride * sizeof(float));
     spec.q8_at = take(rows * spec.parts * spec.part_bytes);
   }

@@ -137,7 +137,7 @@ class EngineImpl final : public Engine {
   void run(SessionState& session, const Job& job) {
     check(session, job);
     const uint32_t most = job.all_logits ? std::min(options_.max_batch, kMostLogitRows) : options_.max_batch;
-    const size_t vocabulary = executor_.program().vocab_size;
+    const size_t length = executor_.program().buffers[executor_.program().output];
     for (size_t done = 0; done < job.ids.size();) {
       const auto count = static_cast<uint32_t>(std::min<size_t>(most, job.ids.size() - done));
       const bool last = done + count == job.ids.size();
@@ -145,8 +145,8 @@ class EngineImpl final : public Engine {
       executor_.run({job.ids.data() + done, count, session.position, job.all_logits}, session.caches, session.cancelled);
       session.position += count;
       for (uint32_t i = job.all_logits ? 0 : count - 1; i < count && (job.all_logits || last); i++) {
-        float* out = job.logits + (job.all_logits ? (done + i) * vocabulary : 0);
-        std::copy_n(executor_.logits(i), vocabulary, out);
+        float* out = job.logits + (job.all_logits ? (done + i) * length : 0);
+        std::copy_n(executor_.output(i), length, out);
       }
       done += count;
     }

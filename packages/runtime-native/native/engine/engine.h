@@ -68,7 +68,7 @@ class Session {
 
 struct Job {
   std::vector<int32_t> ids;
-  /// [vocab_size], or [ids.size(), vocab_size] with all_logits. Must live until `done`.
+  /// [length of program.output], or [ids.size(), that length] with all_logits. Must live until `done`.
   float* logits = nullptr;
   bool all_logits = false;
   /// Called once, on the engine's thread; null = success.

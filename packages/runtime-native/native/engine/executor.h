@@ -47,11 +47,11 @@ class Executor {
   /// @throws Error INTERNAL (program), MEMORY, LIMIT_EXCEEDED (threads)
   Executor(Program program, const Weights& weights, const EngineOptions& options);
 
-  /// Passes a batch of at most max_batch tokens through the model. Logits stand in `logits` then.
+  /// Passes a batch of at most max_batch tokens through the model. What it gives stands in `output` then.
   /// @throws Error INTERRUPTED when `cancelled` becomes true, NOT_READABLE, NONFINITE_WEIGHT, MEMORY
   void run(const Tokens& tokens, std::vector<KvCache>& caches, const std::atomic<bool>& cancelled);
   /// Of token `index` of the last batch; without all_logits only the last has any.
-  const float* logits(uint32_t index) const { return buffers_.row(program_.logits, index); }
+  const float* output(uint32_t index) const { return buffers_.row(program_.output, index); }
 
   const Program& program() const { return program_; }
   uint64_t scratch_bytes() const { return scratch_bytes_.load(std::memory_order_relaxed); }

@@ -36,7 +36,7 @@ class Buffers {
  public:
   Buffers(const Program& program, const Kernels& kernels, Arithmetic arithmetic);
 
-  /// Makes room for `tokens` rows, and for logits of the tokens from `head` on only: a row of logits is long.
+  /// Makes room for `tokens` rows, and for the output of the tokens from `head` on only: a row of logits is long.
   /// Contents are lost. @throws Error MEMORY
   void reserve(uint32_t tokens, uint32_t head);
   uint64_t bytes() const { return block_.size(); }
@@ -83,10 +83,10 @@ class Buffers {
   };
   std::vector<Spec> specs_;
   std::vector<Rope> ropes_;
-  BufferId logits_;
+  BufferId output_;
   /// Rows that there is room for.
   uint32_t tokens_ = 0;
-  uint32_t logits_rows_ = 0;
+  uint32_t output_rows_ = 0;
   Block block_;
 };
 

@@ -267,6 +267,27 @@ class SoftcapOp final : public TokenOp {
   const step::Softcap step_;
 };
 
+class CopyOp final : public TokenOp {
+ public:
+  CopyOp(const step::Copy& s, const Context& context) : context_(context), step_(s) {
+    const uint32_t room = context.buffers.length(s.out);
+    if (s.at > room || room - s.at < context.buffers.length(s.input)) {
+      throw Error("INTERNAL", "a copy does not fit its buffer");
+    }
+  }
+  const char* name() const override { return "copy"; }
+  void run(const Batch&, uint32_t first, uint32_t end) const override {
+    for (uint32_t t = first; t < end; t++) {
+      std::copy_n(context_.buffers.row(step_.input, t), context_.buffers.length(step_.input),
+                  context_.buffers.row(step_.out, t) + step_.at);
+    }
+  }
+
+ private:
+  const Context context_;
+  const step::Copy step_;
+};
+
 template <typename... Visitors>
 struct Overloads : Visitors... {
   using Visitors::operator()...;
@@ -300,6 +321,7 @@ std::unique_ptr<TokenOp> make_serial(const Step& step, const Program& program, c
           [&](const step::Route& s) -> Op { return std::make_unique<RouteOp>(s, context); },
           [&](const step::Sum& s) -> Op { return std::make_unique<SumOp>(s, context); },
           [&](const step::Softcap& s) -> Op { return std::make_unique<SoftcapOp>(s, context); },
+          [&](const step::Copy& s) -> Op { return std::make_unique<CopyOp>(s, context); },
           [](const auto&) -> Op { throw Error("INTERNAL", "a step that threads share stands among the serial ones"); },
       },
       step);

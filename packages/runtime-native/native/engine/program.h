@@ -127,12 +127,18 @@ struct Softcap {
   BufferId buffer;
   float cap;
 };
+/// out[at + i] = input[i].
+struct Copy {
+  BufferId input;
+  BufferId out;
+  uint32_t at;
+};
 
 }  // namespace step
 
 using Step = std::variant<step::Embed, step::RmsNorm, step::Quantize, step::Matvec, step::GatedMatvec,
                           step::PlainMatvec, step::Rope, step::Append, step::Attend, step::Glu, step::Route,
-                          step::ExpertsUp, step::ExpertsDown, step::Sum, step::Softcap>;
+                          step::ExpertsUp, step::ExpertsDown, step::Sum, step::Softcap, step::Copy>;
 
 struct Stage {
   std::vector<uint32_t> parallel;
@@ -161,8 +167,8 @@ struct Program {
   std::vector<Step> steps;
   std::vector<Stage> stages;
   uint32_t head_stage;
-  BufferId logits;
-  uint32_t vocab_size;
+  BufferId output;      // what callers get of a token: the logits, or what was traced; written by the head only
+  uint32_t vocab_size;  // token ids are below it
   uint32_t context_length;
 };
 

@@ -127,7 +127,7 @@ Model make_model() {
   p.stages = {{{}, {0, 1}}, {{2, 3}, {4, 5, 6}}, {{7, 8}, {}},   {{9}, {10, 11}},
               {{12}, {13}}, {{14}, {}},          {{15}, {16, 17}}, {{18}, {19}}};
   p.head_stage = 7;
-  p.logits = logits;
+  p.output = logits;
   p.vocab_size = kVocab;
   p.context_length = kContext;
   return {std::move(p), std::move(file.bytes)};

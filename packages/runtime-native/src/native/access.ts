@@ -36,6 +36,7 @@ const ACCESS: { readonly [Op in NativeOp]: AccessOf<Op> } = {
     writes: [f32(out)],
   }),
   sum: ({ terms, out }) => ({ reads: terms.map(f32), writes: [f32(out)] }),
+  copy: ({ input, out }) => ({ reads: [f32(input)], writes: [f32(out)] }),
   softcap: ({ buffer }) => ({ reads: [f32(buffer)], writes: [f32(buffer)] }),
 };
 

@@ -64,7 +64,7 @@ export interface NativeEngineStats {
 /** Methods throw and reject with errors that `nativeError` understands. */
 export interface SessionHandle {
   /**
-   * Passes tokens through the model. `logits` takes [vocabSize] of the last token, or [ids.length, vocabSize] with `all`.
+   * Passes tokens through the model. `logits` takes the program's output for the last token, or [ids.length, its length] with `all`.
    * One call at a time.
    */
   run(ids: Int32Array, logits: Float32Array, all: boolean): Promise<void>;

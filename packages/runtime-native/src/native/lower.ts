@@ -18,6 +18,7 @@ import { type GatedFusion, gatedFusions } from './fuse.js';
 import type { NativeProgram, NativeStep, RopeGrowth } from './program.js';
 import { insertQuantize } from './quantize-steps.js';
 import { schedule } from './schedule.js';
+import { completedBy, type TracePoint } from './trace.js';
 import { WeightMap } from './weight-map.js';
 
 /** f32 activations everywhere, or int8 ones in front of quantized tiles. */
@@ -28,6 +29,8 @@ export interface LowerOptions {
   readonly arithmetic: Arithmetic;
   /** Let steps run as early as the delays allow; false = strictly in program order, to measure what that is worth. */
   readonly delayAware: boolean;
+  /** The program's output is then the logits and, behind them, the buffers of these points in their order. */
+  readonly trace?: readonly TracePoint[];
 }
 
 /** Buffers that matrices read in pieces are padded to this many elements a piece. */
@@ -44,7 +47,7 @@ export function readsInt8(dtype: Dtype, arithmetic: Arithmetic): boolean {
  * @throws CflowError INTERNAL if the plan names a tensor that the file has not
  */
 export function lowerPlan(plan: ExecutionPlan, file: ModelFile, options: LowerOptions): NativeProgram {
-  const lowering = new Lowering(plan, file);
+  const lowering = new Lowering(plan, file, options.trace);
   const quantized = readsInt8(file.dtype, options.arithmetic);
   const { steps, headFrom } = lowering.quantized(quantized);
   const schedulable = steps.map((step) => ({
@@ -61,7 +64,7 @@ export function lowerPlan(plan: ExecutionPlan, file: ModelFile, options: LowerOp
     steps,
     stages,
     headStage: stages.findIndex(({ parallel }) => parallel.includes(headFrom)),
-    logits: lowering.buffer(plan.logits),
+    output: lowering.output,
     vocabSize: plan.config.vocabSize,
     contextLength: plan.config.contextLength,
   };
@@ -151,29 +154,35 @@ class Lowering {
   readonly ropeGrowths: RopeGrowth[] = [];
   /** Index of the first native step that only the logits need. */
   headFrom = 0;
+  /** Buffer that a run gives. */
+  output = -1;
   readonly #plan: ExecutionPlan;
   readonly #lengths: ReadonlyMap<string, number>;
   readonly #bufferIds = new Map<string, number>();
   readonly #ropeIds = new Map<string, number>();
+  readonly #trace: readonly TracePoint[];
 
-  constructor(plan: ExecutionPlan, file: ModelFile) {
+  constructor(plan: ExecutionPlan, file: ModelFile, trace: readonly TracePoint[] = []) {
     this.#plan = plan;
     this.#lengths = new Map(plan.buffers.map(({ name, length }) => [name, length]));
     this.weights = new WeightMap(file);
+    this.#trace = trace;
   }
 
   steps(): NativeStep[] {
     const { gated, absorbed } = gatedFusions(this.#plan.steps, ({ weights }) =>
       weights.every((ref) => !this.weights.isPlain(ref)),
     );
+    const copies = this.#copies();
     const steps: NativeStep[] = [];
     for (const [i, step] of this.#plan.steps.entries()) {
       if (step.op === 'matvec' && step.outs.includes(this.#plan.logits)) this.headFrom = steps.length;
       const fusion = gated.get(i);
       if (fusion) steps.push(this.#gated(fusion));
       else if (!absorbed.has(i)) steps.push(...(LOWER[step.op] as Lower<StepOp>)(step, this));
+      steps.push(...(copies.get(i) ?? []));
     }
-    return steps;
+    return [...steps, ...this.#outputSteps()];
   }
 
   /** The steps with int8 activations where `quantized` asks for them. */
@@ -247,6 +256,39 @@ class Lowering {
         up: bank.matrix('up_proj'),
       },
       { op: 'expertsDown', ...chosen, hidden, out: this.buffer(out), down: bank.matrix('down_proj') },
+    ];
+  }
+
+  /** Copies of the traced buffers into one, by the plan's step that completes them. */
+  #copies(): ReadonlyMap<number, NativeStep[]> {
+    const starts = new Map<TracePoint, number>();
+    let length = 0;
+    for (const point of this.#trace) {
+      starts.set(point, length);
+      length += this.#lengths.get(point.buffer)!;
+    }
+    const out = length ? this.buffer('trace', length) : -1;
+    const copy = (point: TracePoint): NativeStep => ({
+      op: 'copy',
+      input: this.buffer(point.buffer),
+      out,
+      at: starts.get(point)!,
+    });
+    const completed = completedBy(this.#plan, this.#trace);
+    return new Map([...completed].map(([step, points]) => [step, points.map(copy)]));
+  }
+
+  /** Makes `output`. What the head writes has rows for the last token only, so traces cannot be made in it. */
+  #outputSteps(): NativeStep[] {
+    const logits = this.buffer(this.#plan.logits);
+    this.output = logits;
+    if (!this.#trace.length) return [];
+    const [vocabulary, trace] = [this.buffers[logits]!, this.buffer('trace')];
+    const out = this.buffer('logits and trace', vocabulary + this.buffers[trace]!);
+    this.output = out;
+    return [
+      { op: 'copy', input: logits, out, at: 0 },
+      { op: 'copy', input: trace, out, at: vocabulary },
     ];
   }
 

@@ -122,7 +122,9 @@ export type NativeStep =
       readonly scale: number;
       readonly out: BufferId;
     }
-  | { readonly op: 'softcap'; readonly buffer: BufferId; readonly cap: number };
+  | { readonly op: 'softcap'; readonly buffer: BufferId; readonly cap: number }
+  /** out[at + i] = input[i]. */
+  | { readonly op: 'copy'; readonly input: BufferId; readonly out: BufferId; readonly at: number };
 
 export type NativeOp = NativeStep['op'];
 
@@ -163,9 +165,11 @@ export interface NativeProgram {
   readonly ropeGrowths: readonly RopeGrowth[];
   readonly steps: readonly NativeStep[];
   readonly stages: readonly Stage[];
-  /** Steps from this stage on make the logits: they run for the last token only, unless all logits are asked for. */
+  /** Steps from this stage on make the output: they run for the last token only, unless that of all is asked for. */
   readonly headStage: number;
-  readonly logits: BufferId;
+  /** What a run gives of a token: the logits, or what is traced. Written from `headStage` on only. */
+  readonly output: BufferId;
+  /** Token ids are below it. */
   readonly vocabSize: number;
   readonly contextLength: number;
 }
