@@ -3,6 +3,7 @@
 #include "bandwidth.h"
 #include "handles.h"
 #include "quantize.h"
+#include "sha256.h"
 
 namespace cflow {
 namespace {
@@ -58,6 +59,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("openEngine", Napi::Function::New(env, open_engine, "openEngine"));
   export_bandwidth(env, exports);
   export_quantizer(env, exports);
+  export_sha256(env, exports);
   return exports;
 }
 
