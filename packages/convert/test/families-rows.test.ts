@@ -1,6 +1,7 @@
 /** Real geometries and the spellings of configurations, family by family; expected values by hand. */
 import { type ModelConfig, modelTensors, parameterCount } from '@cflow/format';
 import { describe, expect, it } from 'vitest';
+import { draftMetadata, plannedLayout } from '../src/convert.js';
 import { placeTensors, readModelConfig } from '../src/families/index.js';
 import type { JsonObject } from '../src/json.js';
 
@@ -132,6 +133,70 @@ describe('parameters of published models', () => {
       rope: { theta: 1e4, rotaryDim: 256 },
     });
     expect(attention(GEMMA4_26B, 4).valueFromKey).toBeUndefined();
+  });
+});
+
+describe('sizes of files', () => {
+  /** A whole tile of Q4_0: header, a scale of two bytes for every 32 weights, half a byte for each. */
+  const tile = 16 + (2 * 128 * 256) / 32 + (128 * 256) / 2;
+  const tiled = (weights: number) => (weights / (128 * 256)) * tile;
+  const fileBytes = (model: ModelConfig) =>
+    plannedLayout(draftMetadata(model, { dtype: 'q4_0', scaleSearch: true, zeroNonfinite: false }), {
+      dtype: 'q4_0',
+      container: 'cflow',
+    }).fileBytes;
+
+  it('Qwen3 1.7B and Mixtral 8x22B: tiles and f32 norms and routers, and little more', () => {
+    const qwen = 28 * (2048 * 6144 + 3 * 6144 * 2048) + 151_936 * 2048;
+    const qwenPlain = 28 * (2 * 128 + 2 * 2048) + 2048;
+    const mixtral = 56 * (2 * 6144 * 6144 + 2 * 1024 * 6144 + 24 * 16_384 * 6144) + 2 * 32_000 * 6144;
+    const mixtralPlain = 56 * (8 * 6144 + 2 * 6144) + 6144;
+    for (const [json, matrices, plain] of [
+      [QWEN3_1_7B, qwen, qwenPlain],
+      [MIXTRAL_8X22B, mixtral, mixtralPlain],
+    ] as const) {
+      const model = config(json);
+      expect(parameterCount(model)).toBe(matrices + plain);
+      const least = tiled(matrices) + 4 * plain;
+      expect(fileBytes(model)).toBeGreaterThan(least);
+      // Header, tables, metadata, and padding of at most 4 KiB a stream.
+      expect(fileBytes(model) - least).toBeLessThan(500 * 4096);
+    }
+    expect(tiled(mixtral) + 4 * mixtralPlain).toBe(79_179_615_744);
+  });
+});
+
+describe('Gemma 4 with inputs for each layer', () => {
+  it('E2B: shared keys, double width, one table', () => {
+    const model = config({
+      model_type: 'gemma4_text',
+      hidden_size: 1536,
+      intermediate_size: 6144,
+      num_hidden_layers: 35,
+      num_attention_heads: 8,
+      num_key_value_heads: 1,
+      sliding_window: 512,
+      num_kv_shared_layers: 20,
+      use_double_wide_mlp: true,
+      layer_types: Array.from({ length: 35 }, (_, i) =>
+        i % 5 === 4 ? 'full_attention' : 'sliding_attention',
+      ),
+    });
+    expect(model.perLayerInput).toEqual({ dim: 256 });
+    // The last layers of their kind that have keys: 13 slides, 14 is full.
+    expect(model.layers.map(({ attention }) => attention.kvFrom)).toEqual([
+      ...Array.from({ length: 15 }, () => undefined),
+      ...Array.from({ length: 20 }, (_, i) => (i % 5 === 4 ? 14 : 13)),
+    ]);
+    expect(model.layers.map(({ ffn }) => ffn!.dim)).toEqual([
+      ...Array.from({ length: 15 }, () => 6144),
+      ...Array.from({ length: 20 }, () => 12_288),
+    ]);
+  });
+
+  it('is refused where the two vocabularies differ', () => {
+    const json = { model_type: 'gemma4_text', vocab_size_per_layer_input: 100 };
+    expect(() => config(json)).toThrow('vocab_size_per_layer_input 100: must be vocab_size 262144');
   });
 });
 

@@ -40,6 +40,17 @@ describe('a contradictory config is refused with its field', () => {
     ['iterations', { iterations: 3 }, 'iterations belong to fixedPoint'],
     ['experts of registers', { combineStyle: 'pipelineRegisters' }, 'dense layers without delays only'],
     ['no layers', { layers: [] }, 'layers: '],
+    ['norms', { layers: [{ ...BASE.layers[0]!, norms: 'post' }] }, 'outputScale need sequential'],
+    ['keys of itself', withAttention({ kvFrom: 0 }), 'layer 0 is not an earlier sequential layer'],
+    ['layer inputs', { perLayerInput: { dim: 4 } }, 'perLayerInput needs sequential layers'],
+    ['layer inputs too wide', { perLayerInput: { dim: 20_000 } }, '20000 × 6 layers are over the limit'],
+    [
+      'proportional pairs',
+      withAttention({
+        rope: { theta: 1e4, rotaryDim: 64, scaling: { type: 'proportional', pairs: 33, factor: 1 } },
+      }),
+      '33 pairs are more than rotaryDim 64 has',
+    ],
   ])('%s', (_, change, message) => {
     expect(refusal(change)).toContain('config.json: not a valid model configuration: ');
     expect(refusal(change)).toContain(message);

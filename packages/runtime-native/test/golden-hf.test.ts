@@ -5,7 +5,8 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { convert } from '@cflow/convert';
+import { convert, readModelConfig } from '@cflow/convert';
+import type { TransferMode } from '@cflow/format';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { ENGINES, type EngineName, Model } from '../src/model.js';
 
@@ -55,6 +56,66 @@ async function differences(
   }
   return found;
 }
+
+/** The same configuration as transformers 4 wrote it. */
+function older(json: Record<string, unknown>): Record<string, unknown> {
+  const {
+    rope_parameters: rope,
+    dtype,
+    layer_types: types,
+    num_local_experts: experts,
+    ...rest
+  } = json as {
+    rope_parameters: Record<string, unknown>;
+    dtype: string;
+    layer_types?: string[];
+    num_local_experts?: number;
+  };
+  const scaled = ({ rope_theta: _, rope_type: type, ...more }: Record<string, unknown>) =>
+    type === 'default' ? null : { type, ...more };
+  const { full_attention: full, sliding_attention: sliding } = rope as Record<
+    string,
+    Record<string, unknown>
+  >;
+  const spoken =
+    full && sliding
+      ? {
+          rope_theta: full.rope_theta,
+          rope_local_base_freq: sliding.rope_theta,
+          rope_scaling: scaled(full),
+          layer_types: types,
+        }
+      : { rope_theta: rope.rope_theta, rope_scaling: scaled(rope) };
+  const name = json.model_type === 'mixtral' ? 'num_local_experts' : 'num_experts';
+  return { ...rest, torch_dtype: dtype, ...spoken, ...(experts && { [name]: experts }) };
+}
+
+/** Families that transformers 4 has with the same fields; layer types of Qwen it derives. */
+const OLDER = NAMES.filter((name) => !name.startsWith('gemma4'));
+
+it.each(OLDER)('%s: the spelling of transformers 4 means the same', (name) => {
+  const json = JSON.parse(readFileSync(join(HF, name, 'config.json'), 'utf8')) as Record<string, unknown>;
+  const read = (config: object) =>
+    readModelConfig(config as never, { name: 'm', file: 'config.json' }).config;
+  const spelled = older(json);
+  expect(spelled).not.toEqual(json);
+  expect(read(spelled)).toEqual(read(json));
+});
+
+it.each(['gemma4_moe', 'gemma4_ple', 'olmo2', 'mixtral'])('%s: transfers change no bit', async (name) => {
+  const file = await converted(join(HF, name));
+  const { tokens } = JSON.parse(readFileSync(join(HF, name, 'expected.json'), 'utf8')) as Expected;
+  const logits = async (transfers: TransferMode) => {
+    const model = await Model.open(file, { engine: 'reference', transfers });
+    const session = model.createSession();
+    await session.prefill(tokens.slice(0, 12));
+    const last = session.logits();
+    await model.close();
+    return last;
+  };
+  const none = await logits('none');
+  for (const transfers of ['stall', 'overlap'] as const) expect(await logits(transfers)).toEqual(none);
+});
 
 describe.each(NAMES)('%s as transformers saved it', (name) => {
   const source = join(HF, name);
