@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { type ModelConfigInput, memorySource, openModel, parseModelConfig } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
 import { convert } from '../src/index.js';
-import { directory, safetensors } from './sources-fixture.js';
+import { directory, safetensors, type TestTensor } from './sources-fixture.js';
 
 export interface PlainTensor {
   /** Fastest first. */
@@ -250,7 +250,7 @@ export async function makeCflow(
   const parsed = parseModelConfig(config);
   const tensors = modelTensors(parsed).map(({ name, shape }, salt) => {
     const count = shape.reduce((product, n) => product * n, 1);
-    return [name, { shape: [...shape], values: noise(count, salt) }] as const;
+    return [name, { shape: [...shape], values: noise(count, salt) }] as [string, TestTensor];
   });
   const dir = await directory({
     'config.json': { ...parsed, model_type: 'cflow' },

@@ -16,6 +16,7 @@ import {
   noise,
   parseGguf,
   saved,
+  type TestGgufTensor,
   tensorBytes,
   text,
   u32,
@@ -307,7 +308,7 @@ function handmade(type: number, encode: (values: number[]) => Uint8Array) {
     );
     const matrix = dims.length > 1;
     const bytes = matrix ? encode(values) : new Uint8Array(Float32Array.from(values).buffer);
-    return [name, { dims, type: matrix ? type : 0, bytes }] as const;
+    return [name, { dims, type: matrix ? type : 0, bytes }] as [string, TestGgufTensor];
   });
   const metadata = {
     'general.architecture': text('llama'),
