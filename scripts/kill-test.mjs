@@ -186,9 +186,8 @@ async function killing(kind, args, environment) {
     if (!right) failures++;
     const note = /note: (.*)/.exec(end.text)?.[1] ?? (end.text === 'was complete' ? end.text : 'began anew');
     const state = killed.code === null ? 'killed' : `exit ${killed.code}`;
-    console.log(
-      `${kind} ${i + 1}: ${state} after ${after.toFixed(0)} of ${ms.toFixed(0)} ms; ${note}; ${right ? 'same bytes' : 'WRONG'}`,
-    );
+    const when = `${state} after ${after.toFixed(0)} of ${ms.toFixed(0)} ms`;
+    console.log(`${kind} ${i + 1}: ${when}; ${note}; ${right ? 'same bytes' : 'WRONG'}`);
     rmSync(dir, { recursive: true });
   }
   return failures;

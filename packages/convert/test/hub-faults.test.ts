@@ -1,4 +1,4 @@
-import { readFile, stat, writeFile } from 'node:fs/promises';
+import { lstat, mkdir, stat, symlink, unlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, it, vi } from 'vitest';
 import { convert } from '../src/convert.js';
@@ -334,10 +334,29 @@ describe('names from elsewhere', () => {
     expect(await failure(place)).toMatchObject({ code: 'USAGE' });
   });
 
-  it('a cache that leads elsewhere by a symbolic link is the user’s own affair: it is read', async () => {
+  it('a cache that is a symbolic link is used, through its links within', async () => {
+    const place = await hubWith();
+    await mkdir(join(place.out, 'elsewhere'));
+    await symlink(join(place.out, 'elsewhere'), place.home);
+    await success(place);
+    expect(await tree(join(place.out, 'elsewhere'))).toHaveLength(5);
+    expect((await lstat(place.home)).isSymbolicLink()).toBe(true);
+    place.hub.seen.length = 0;
+    await success(place, { output: join(place.out, 'n.cflow') });
+    expect(place.hub.seen).toHaveLength(2);
+  });
+
+  it('a file that a symbolic link in the cache replaced is found out by its hash', async () => {
     const place = await hubWith();
     await success(place);
-    const text = await readFile(place.cached('snapshots', COMMIT, 'config.json'), 'utf8');
-    expect(JSON.parse(text)).toMatchObject({ model_type: 'llama' });
+    const model = place.hub.repos[REPO]!.files['model.safetensors']!;
+    const other = Buffer.from(model);
+    other[other.length - 1]! ^= 1;
+    await writeFile(join(place.out, 'other'), other);
+    const link = place.cached('snapshots', COMMIT, 'model.safetensors');
+    await unlink(link);
+    await symlink(join(place.out, 'other'), link);
+    const change = { output: join(place.out, 'n.cflow') };
+    expect(await failure(place, change)).toMatchObject({ code: 'VERIFY_FAILED' });
   });
 });

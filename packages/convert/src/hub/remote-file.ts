@@ -142,7 +142,7 @@ export class RemoteFile {
     }
   }
 
-  /** Bytes at the beginning of the body that were not asked for. @throws CflowError if it is not the range, or another file */
+  /** Bytes at the start of the body that were not asked for. @throws CflowError if it is another range or file */
   #checkRange(answer: Answer, at: number, end: number): number {
     try {
       const { status, headers } = answer.response;
