@@ -9,6 +9,7 @@ export default defineConfig({
   resolve: {
     alias: [
       { find: '@cflow/format/node', replacement: source('format/src/node.ts') },
+      { find: '@cflow/format/stripes', replacement: source('format/src/stripes.ts') },
       ...packages.map((name) => ({ find: `@cflow/${name}`, replacement: source(`${name}/src/index.ts`) })),
     ],
   },

@@ -1,7 +1,7 @@
 /** Reading of rows by the thread that works on them. */
 import { readSync } from 'node:fs';
-import { CflowError } from '@cflow/format';
 import { errno } from '@cflow/format/node';
+import { CflowError } from '@cflow/format/stripes';
 import type { FileRows } from './sources/checkpoint.js';
 
 /** A read that a signal interrupts is repeated; one that keeps failing is an error after all. */

@@ -6,8 +6,8 @@ import {
   quantizeStripe,
   type StripeId,
   stripeBytes,
-} from '@cflow/format';
-import { NATIVE_INPUTS, nativeQuantizer } from '@cflow/runtime-native';
+} from '@cflow/format/stripes';
+import { NATIVE_INPUTS, nativeQuantizer } from '@cflow/runtime-native/quantize';
 import { readFileRows } from './file-rows.js';
 import { serveTasks } from './serve.js';
 import type { FileRows } from './sources/checkpoint.js';

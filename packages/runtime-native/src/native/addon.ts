@@ -1,7 +1,7 @@
 /** The compiled addon: its surface, how it is found, and how its errors become ours. */
 import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
-import { asCflowError, asKnownCode, CflowError } from '@cflow/format';
+import { asCflowError, asKnownCode, CflowError } from '@cflow/format/stripes';
 import type { NativeProgram } from './program.js';
 
 /** Same place from src/native and from dist/native. */

@@ -1,5 +1,5 @@
 /** The native quantizer: what packages/format/src/tile.ts defines, at the speed of the kernels. */
-import { DTYPES, type Dtype, type StripeId, stripeBytes } from '@cflow/format';
+import { DTYPES, type Dtype, type StripeId, stripeBytes } from '@cflow/format/stripes';
 import { loadAddon } from './addon.js';
 
 /** Element types of checkpoints that the kernels read, little endian, as safetensors calls them. */
