@@ -71,6 +71,18 @@ GEMMA4_PLE = {
     "intermediate_size": 48,
 }
 
+VISION = {"hidden_size": 16, "intermediate_size": 16, "patch_size": 8}
+GEMMA3_VISION = {**VISION, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32}
+QWEN3_VISION = {
+    **VISION,
+    "depth": 1,
+    "num_heads": 2,
+    "out_hidden_size": 32,
+    "patch_size": 4,
+    "num_position_embeddings": 16,
+    "deepstack_visual_indexes": [0],
+}
+
 # directory -> (configuration class, fields, arguments of save_pretrained)
 GOLDENS: dict[str, tuple[str, dict, dict]] = {
     "llama3": ("LlamaConfig", {**BASE, **rope("llama3", **LLAMA3), "attention_bias": True, "mlp_bias": True}, {}),
@@ -117,6 +129,23 @@ GOLDENS: dict[str, tuple[str, dict, dict]] = {
         },
         {},
     ),
+    "gemma3_wrapped": (
+        "Gemma3Config",
+        {
+            "text_config": {**GEMMA, "query_pre_attn_scalar": 24, "final_logit_softcapping": None},
+            "vision_config": GEMMA3_VISION,
+            "mm_tokens_per_image": 4,
+        },
+        {},
+    ),
+    "qwen3_vl_moe": (
+        "Qwen3VLMoeConfig",
+        {
+            "text_config": {**BASE, **EXPERTS, "moe_intermediate_size": 24, "num_hidden_layers": 2},
+            "vision_config": QWEN3_VISION,
+        },
+        {},
+    ),
     "gemma4": ("Gemma4TextConfig", GEMMA4, {}),
     "gemma4_moe": ("Gemma4TextConfig", GEMMA4_MOE, {}),
     "gemma4_ple": ("Gemma4TextConfig", GEMMA4_PLE, {}),
@@ -154,11 +183,12 @@ def golden(name: str, directory: Path) -> None:
     kind, fields, saving = GOLDENS[name]
     config = getattr(transformers, kind)(**{k: v for k, v in fields.items() if v is not None or k == "sliding_window"})
     config._attn_implementation = "eager"
-    model = transformers.AutoModelForCausalLM.from_config(config)
+    auto = transformers.AutoModelForImageTextToText if "text_config" in fields else transformers.AutoModelForCausalLM
+    model = auto.from_config(config)
     randomise(model.float(), seed=len(name) + 7)
     target = directory / name
     model.to(torch.bfloat16).save_pretrained(target, **saving)
-    reread = transformers.AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32, attn_implementation="eager")
+    reread = auto.from_pretrained(target, dtype=torch.float32, attn_implementation="eager")
     tokens = torch.randint(3, VOCAB, (TOKENS,), generator=torch.Generator().manual_seed(5)).tolist()
     logits = logits_of(reread.eval(), tokens)
     expected = {"tokens": tokens, "logits": [[float(f"{x:.7g}") for x in row] for row in logits.tolist()]}

@@ -163,6 +163,20 @@ describe('experts in one tensor', () => {
     await source.close();
   });
 
+  it('rows, where that model type was saved anew: shapes tell them apart', async () => {
+    const wrapper = {
+      model_type: 'qwen3_vl_moe',
+      text_config: { ...config, model_type: 'qwen3_vl_moe_text' },
+    };
+    const source = await open(tensors('model.language_model.', [3, 4, 4], [3, 4, 2]), wrapper);
+    expect([...(await source.rowsF32('layers.0.experts.1.up_proj.weight', 1, 1))]).toEqual([28, 29, 30, 31]);
+    expect(source.rowsInFile('layers.0.experts.1.down_proj.weight', 0, 4)).toBeDefined();
+    await source.close();
+    await expect(open(tensors('model.language_model.', [3, 4, 4], [3, 3, 3]), wrapper)).rejects.toThrow(
+      'experts.down_proj is [3,3,3], not [3,2,4]',
+    );
+  });
+
   it('the other orientation is a mismatch, not a guess', async () => {
     await expect(open(tensors('model.', [3, 4, 4], [3, 2, 4]), config)).rejects.toThrow(
       `${at}.mlp.experts.down_proj is [3,2,4], not [3,4,2]`,

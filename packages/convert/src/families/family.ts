@@ -36,7 +36,10 @@ export interface Family {
   readonly configFrom: (json: JsonObject, context: ConfigContext) => ModelConfigInput;
   /** Absent: the checkpoint has the canonical names. Names begin with `model.` or `lm_head.`. */
   readonly tensorNames?: NameTable;
-  /** Other ways in which the same tensors are saved, in place of rows of `tensorNames`; taken if their names are there. */
+  /**
+   * Other ways in which the same tensors are saved, in place of rows of `tensorNames`: taken if their names are there,
+   * and if under the same names as usual, by their shapes.
+   */
   readonly otherNames?: readonly NameTable[];
   /** What stands for `model.` at the beginning of names, the usual first. Absent: `model.` alone. */
   readonly prefixes?: readonly string[];
@@ -117,6 +120,8 @@ export function checkpointName(family: Family, canonical: string): string {
 /** The names that a checkpoint has, where it can be asked. */
 export interface StoredNames {
   has(name: string): boolean;
+  /** What is known of a tensor. */
+  get?(name: string): { readonly entry: { readonly shape: readonly number[] } } | undefined;
 }
 
 /**
@@ -146,7 +151,7 @@ function prefixOf({ prefixes = ['model.'] }: Family, stored?: StoredNames): stri
   return found ?? prefixes[0]!;
 }
 
-/** The usual names, with those rows replaced whose names are stored in another way. */
+/** The usual names, with those rows replaced that are stored in another way. */
 function tableOf(
   family: Family,
   names: NameTable,
@@ -154,16 +159,25 @@ function tableOf(
   prefix: string,
   stored?: StoredNames,
 ): NameTable {
-  if (!stored || !family.otherNames) return names;
-  const layer = Math.max(
-    0,
-    config.layers.findIndex(({ experts }) => experts),
+  const layer = config.layers.findIndex(({ experts }) => experts);
+  if (!stored || !family.otherNames || layer < 0) return names;
+  const experts = modelTensors({ ...config, layers: config.layers.slice(0, layer + 1) }).filter(
+    (tensor) => tensor.layer === layer && (tensor.expert === 0 || tensor.name.endsWith('.router.weight')),
   );
-  const pattern = { pattern: '', indices: { layer: String(layer), expert: '0' } };
-  const isStored = (rule: string | FusedRule) =>
-    stored.has(prefixed(filled(typeof rule === 'string' ? rule : rule.name, pattern), prefix));
-  const others = family.otherNames.filter((other) => Object.values(other).every(isStored));
-  return Object.assign({}, names, ...others) as NameTable;
+  const places = (table: NameTable) =>
+    experts.map((tensor) => placeOf(family, table, tensor, config, prefix));
+  const fits = ({ name, shape }: TensorPlace) =>
+    String(stored.get?.(name)?.entry.shape ?? shape) === String(shape);
+  const usual = places(names);
+  const usualNames = new Set(usual.map(({ name }) => name));
+  for (const other of family.otherNames) {
+    const table = { ...names, ...other };
+    const own = places(table);
+    if (!own.every(({ name }) => stored.has(name))) continue;
+    const ambiguous = own.every(({ name }) => usualNames.has(name));
+    if (!ambiguous || (own.every(fits) && !usual.every(fits))) return table;
+  }
+  return names;
 }
 
 function placeOf(

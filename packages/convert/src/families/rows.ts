@@ -1,5 +1,5 @@
 /** Every family of decoders that can be read. Defaults are those of the classes in transformers. */
-import { type DecoderRow, decoder } from './decoder.js';
+import { type DecoderRow, decoder, type ExpertsRow } from './decoder.js';
 import type { Family } from './family.js';
 import type { DecoderJson } from './fields.js';
 import {
@@ -116,6 +116,12 @@ const qwen3: DecoderRow = {
   qkNorm: 'head',
   sliding: qwenSliding,
 };
+const QWEN_EXPERTS: ExpertsRow = {
+  dim: 'moe_intermediate_size',
+  normalize: (fields) => fields.norm_topk_prob ?? false,
+  has: ({ mlp_only_layers, decoder_sparse_step }, layer) =>
+    !mlp_only_layers?.includes(layer) && (layer + 1) % (decoder_sparse_step ?? 1) === 0,
+};
 const qwen3Moe: DecoderRow = {
   ...qwen3,
   modelType: 'qwen3_moe',
@@ -132,20 +138,27 @@ const qwen3Moe: DecoderRow = {
   otherNames: [MOE_FUSED],
   // This class has no list of layer types: with a window all layers slide.
   sliding: (fields) => Boolean(fields.use_sliding_window && fields.sliding_window),
-  experts: {
-    dim: 'moe_intermediate_size',
-    normalize: (fields) => fields.norm_topk_prob ?? false,
-    has: ({ mlp_only_layers, decoder_sparse_step }, layer) =>
-      !mlp_only_layers?.includes(layer) && (layer + 1) % (decoder_sparse_step ?? 1) === 0,
-  },
+  experts: QWEN_EXPERTS,
 };
-/** The text part of Qwen3-VL-MoE: its files hold the experts as [experts, in, out]. */
+/** The text part of Qwen3-VL-MoE: published files hold the experts as [experts, in, out], transformers 5 saves linear ones. */
 const qwen3VlMoe: DecoderRow = {
   ...qwen3Moe,
   modelType: 'qwen3_vl_moe_text',
-  names: { ...qwen3Moe.names, ...router('mlp.gate.weight'), ...expertsFused('mlp.experts', 'columns') },
-  otherNames: [],
+  defaults: {
+    ...sized(151_936, 2048, 5632, 24, 16),
+    num_key_value_heads: 16,
+    num_experts: 60,
+    num_experts_per_tok: 4,
+    moe_intermediate_size: 1408,
+    decoder_sparse_step: 1,
+  },
+  rope: rope(5e5, 128_000),
+  names: { ...qwen3Moe.names, ...expertsFused('mlp.experts', 'columns') },
+  otherNames: [MOE_FUSED],
+  // Whatever `norm_topk_prob` says.
+  experts: { ...QWEN_EXPERTS, normalize: () => true },
 };
+const qwen3Vl: DecoderRow = { ...qwen3, modelType: 'qwen3_vl_text', rope: rope(5e5, 128_000) };
 const OLMO_TOKENS = { eos_token_id: 50_279 };
 const olmoe: DecoderRow = {
   modelType: 'olmoe',
@@ -345,6 +358,7 @@ const ROWS = [
   qwen3,
   qwen3Moe,
   qwen3VlMoe,
+  qwen3Vl,
   olmoe,
   olmo2,
   smollm3,

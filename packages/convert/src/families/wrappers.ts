@@ -10,7 +10,7 @@ const WRAPPERS: Readonly<Record<string, string>> = {
   llava: 'llama',
   qwen2_vl: 'qwen2',
   qwen2_5_vl: 'qwen2',
-  qwen3_vl: 'qwen3',
+  qwen3_vl: 'qwen3_vl_text',
   qwen3_vl_moe: 'qwen3_vl_moe_text',
 };
 
@@ -20,7 +20,6 @@ const TEXT_TYPES: Readonly<Record<string, string>> = {
   qwen2_5_vl_text: 'qwen2',
   qwen2_vl: 'qwen2',
   qwen2_5_vl: 'qwen2',
-  qwen3_vl_text: 'qwen3',
 };
 
 /** Tensors of the other modalities. */
@@ -48,10 +47,10 @@ export interface TextConfig {
   readonly wrapped: boolean;
 }
 
-const OUTER = ['eos_token_id', 'bos_token_id'] as const;
+const OUTER = ['eos_token_id', 'bos_token_id', 'tie_word_embeddings'] as const;
 
 /**
- * The text part of a config.json: what it says itself, token ids of the whole model first.
+ * The text part of a config.json: what it says itself, token ids and ties of the whole model first.
  * @throws CflowError UNSUPPORTED for model types that are known not to work, with the reason
  */
 export function textConfig(json: JsonObject, file: string): TextConfig {
@@ -65,9 +64,6 @@ export function textConfig(json: JsonObject, file: string): TextConfig {
   refuse(stated, file);
   const text: JsonObject = { ...inner };
   for (const key of OUTER) if (json[key] !== undefined && json[key] !== null) text[key] = json[key]!;
-  for (const key of ['tie_word_embeddings', 'quantization_config']) {
-    if (text[key] === undefined && json[key] !== undefined) text[key] = json[key]!;
-  }
   return { modelType: named(stated), json: text, wrapped: true };
 }
 
