@@ -58,12 +58,12 @@ void Executor::run(const Tokens& tokens, std::vector<KvCache>& caches, const std
   buffers_.reserve(tokens.count, head_first_);
   scratch_bytes_.store(buffers_.bytes(), std::memory_order_relaxed);
   buffers_.fill_ropes(program_, tokens.start, tokens.count);
-  nan_at_.store(0, std::memory_order_relaxed);
+  faults_.clear();
   failure_ = nullptr;
   stopping_ = false;
   count_ = tokens.count;
   cancelled_ = &cancelled;
-  batch_ = {tokens.ids, tokens.start, 0, tokens.count, &caches, &nan_at_};
+  batch_ = {tokens.ids, tokens.start, 0, tokens.count, &caches, &faults_};
   prepare(0, 0);
   // What comes before the first matrix needs nobody else, unless there are many tokens.
   const bool opening = stages_[0].parallel.empty() && tokens.count < kSharedTokens;
@@ -104,7 +104,7 @@ void Executor::finish_stage(size_t stage, bool serial, unsigned thread) {
     failure_ = std::current_exception();
     stopping_ = true;
   }
-  const bool broken = weights_.faulted() || nan_at_.load(std::memory_order_relaxed);
+  const bool broken = weights_.faulted() || faults_.any();
   if (broken || cancelled_->load(std::memory_order_relaxed)) stopping_ = true;
 }
 
@@ -176,12 +176,16 @@ void Executor::throw_failure() {
       throw Error("MEMORY", "the system refused memory for the buffers of a step");
     }
   }
-  if (weights_.faulted()) {
+  if (weights_.faulted() || !weights_.whole()) {
     throw Error("NOT_READABLE", "the file became shorter while it was in use, or its disk failed",
                 "copy or convert it again, and open it anew");
   }
-  if (const uint64_t at = nan_at_.load()) {
-    throw Error("NONFINITE_WEIGHT", "router logits are NaN at position " + std::to_string(at - 1),
+  if (faults_.any()) {
+    const std::string at = " at position " + std::to_string(faults_.position());
+    if (faults_.fault() == Fault::cache) {
+      throw Error("LIMIT_EXCEEDED", "a key or value" + at + " is over 65504, the largest f16", "use an f32 cache: --cache f32");
+    }
+    throw Error("NONFINITE_WEIGHT", "router logits are NaN" + at,
                 "a weight is not finite; verify the file or convert it again");
   }
   if (cancelled_->load()) throw Error("INTERRUPTED", "interrupted");

@@ -96,7 +96,7 @@ class Executor {
   uint32_t count_ = 0;
   uint32_t head_first_ = 0;
   const std::atomic<bool>* cancelled_ = nullptr;
-  std::atomic<uint64_t> nan_at_{0};
+  Faults faults_;
   std::exception_ptr failure_;
   bool stopping_ = false;
 

@@ -18,9 +18,10 @@ namespace {
 
 constexpr uint64_t kUnlimited = UINT64_MAX;
 
-std::string gigabytes(uint64_t bytes) {
+std::string in_words(uint64_t bytes) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.2f GB", static_cast<double>(bytes) / 1e9);
+  const bool large = bytes >= 100'000'000;
+  std::snprintf(text, sizeof text, large ? "%.2f GB" : "%.2f MB", static_cast<double>(bytes) / (large ? 1e9 : 1e6));
   return text;
 }
 
@@ -67,7 +68,7 @@ uint64_t available_memory() {
 void require_memory(uint64_t bytes, const char* what) {
   const uint64_t available = available_memory();
   if (bytes <= available) return;
-  throw Error("MEMORY", std::string(what) + " need " + gigabytes(bytes) + ", " + gigabytes(available) + " are available",
+  throw Error("MEMORY", std::string(what) + " need " + in_words(bytes) + ", " + in_words(available) + " are available",
               "use a smaller model or context, or map the weights instead of keeping them resident");
 }
 
@@ -82,7 +83,7 @@ Block::Block(uint64_t bytes, const char* what) {
   void* at = mmap(nullptr, reserve, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) {
     size_ = 0;
-    throw Error("MEMORY", std::string(what) + ": the system refused " + gigabytes(bytes));
+    throw Error("MEMORY", std::string(what) + ": the system refused " + in_words(bytes));
   }
   auto* base = static_cast<uint8_t*>(at);
   if (huge) {

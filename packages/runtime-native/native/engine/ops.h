@@ -16,6 +16,34 @@ namespace cflow {
 
 class Weights;
 
+/// What the numbers of a token can do wrong.
+enum class Fault : uint8_t {
+  /// Router logits are NaN.
+  router,
+  /// A key or value is too large for an f16 cache.
+  cache,
+};
+
+/// The first faulty position of a batch, whichever thread finds it.
+class Faults {
+ public:
+  void clear() { first_.store(kNone, std::memory_order_relaxed); }
+  bool any() const { return first_.load(std::memory_order_relaxed) != kNone; }
+  uint64_t position() const { return first_.load(std::memory_order_relaxed) / 2; }
+  Fault fault() const { return static_cast<Fault>(first_.load(std::memory_order_relaxed) % 2); }
+  void report(Fault fault, uint64_t position) {
+    const uint64_t found = 2 * position + static_cast<uint64_t>(fault);
+    uint64_t first = first_.load(std::memory_order_relaxed);
+    while (found < first && !first_.compare_exchange_weak(first, found, std::memory_order_relaxed)) {
+    }
+  }
+
+ private:
+  static constexpr uint64_t kNone = UINT64_MAX;
+  /// 2 position + fault.
+  std::atomic<uint64_t> first_{kNone};
+};
+
 /// Tokens that pass through the program together, and where the current stage stands in them.
 struct Batch {
   const int32_t* ids;
@@ -25,10 +53,10 @@ struct Batch {
   uint32_t first;
   uint32_t end;
   std::vector<KvCache>* caches;
-  /// Set by a router that found NaN: the position + 1.
-  std::atomic<uint64_t>* nan_at;
+  Faults* faults;
 
   uint32_t tokens() const { return end - first; }
+  void report(Fault fault, uint64_t position) const { faults->report(fault, position); }
 };
 
 /// Vectors of the steps, one row a token: f32 and, where tiled matrices read them, int8.

@@ -137,6 +137,7 @@ class AppendOp final : public TokenOp {
       const auto slot = static_cast<int>(position % kPage);
       const float* k = context_.buffers.row(step_.k, t);
       const float* v = context_.buffers.row(step_.v, t);
+      if (context_.cache == CacheType::f16 && !(fits_f16(k, step_.k) && fits_f16(v, step_.v))) batch.report(Fault::cache, position);
       for (uint32_t head = 0; head < cache.shape().kv_heads; head++, k += dim, v += dim) {
         context_.kernels.store_key[type](k, dim, slot, cache.keys(head, position));
         context_.kernels.store_value[type](v, dim, slot, cache.values(head, position));
@@ -145,6 +146,13 @@ class AppendOp final : public TokenOp {
   }
 
  private:
+  /// NaN passes: it is reported where it came from.
+  bool fits_f16(const float* values, BufferId buffer) const {
+    bool fits = true;
+    for (uint32_t i = 0; i < context_.buffers.length(buffer); i++) fits &= !(std::fabs(values[i]) > kLargestF16);
+    return fits;
+  }
+  static constexpr float kLargestF16 = 65504;
   const Context context_;
   const step::Append step_;
 };
@@ -185,7 +193,7 @@ class RouteOp final : public TokenOp {
   void run(const Batch& batch, uint32_t first, uint32_t end) const override {
     for (uint32_t t = first; t < end; t++) {
       if (route(context_.buffers.row(step_.logits, t), context_.buffers.row(step_.out, t))) continue;
-      batch.nan_at->store(batch.start + t + 1, std::memory_order_relaxed);
+      batch.report(Fault::router, batch.start + t);
     }
   }
 

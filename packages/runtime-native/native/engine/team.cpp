@@ -7,7 +7,15 @@
 
 namespace cflow {
 
-Team::Team(unsigned threads) : size_(threads) {
+namespace {
+
+/// Some tens of microseconds, about the imbalance of a barrier. With more threads than cores, whoever spins keeps
+/// another from arriving.
+int spins_for(unsigned threads) { return threads <= std::thread::hardware_concurrency() ? 2000 : 10; }
+
+}  // namespace
+
+Team::Team(unsigned threads) : size_(threads), spins_(spins_for(threads)) {
   try {
     threads_.reserve(threads - 1);
     for (unsigned i = 1; i < threads; i++) threads_.emplace_back([this, i] { work(i); });
@@ -41,7 +49,7 @@ void Team::work(unsigned thread) {
   // Before the first job; a thread that starts late must not take a job for the state it found.
   uint32_t seen = 0;
   while (true) {
-    wait_while(job_, seen);
+    wait_while(job_, seen, spins_);
     seen++;
     if (stopping_.load(std::memory_order_relaxed)) return;
     (*body_)(thread);

@@ -18,10 +18,9 @@ inline void relax() {
 #endif
 }
 
-/// Waits until `value` is no longer `old`: spins for some tens of microseconds, about a barrier's imbalance, then parks.
-inline void wait_while(const std::atomic<uint32_t>& value, uint32_t old) {
-  constexpr int kSpins = 2000;
-  for (int i = 0; i < kSpins; i++) {
+/// Waits until `value` is no longer `old`: spins so often, then parks.
+inline void wait_while(const std::atomic<uint32_t>& value, uint32_t old, int spins) {
+  for (int i = 0; i < spins; i++) {
     if (value.load(std::memory_order_acquire) != old) return;
     relax();
   }
@@ -51,7 +50,7 @@ class Team {
       generation_.store(generation + 1, std::memory_order_release);
       generation_.notify_all();
     } else {
-      wait_while(generation_, generation);
+      wait_while(generation_, generation, spins_);
     }
   }
 
@@ -60,6 +59,7 @@ class Team {
   void stop();
 
   const unsigned size_;
+  const int spins_;
   std::vector<std::thread> threads_;
   const std::function<void(unsigned)>* body_ = nullptr;
   /// Counts calls of `run`; the threads wait for it to move.

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -100,6 +101,7 @@ void unguard(Guarded* entry) {
 }
 
 [[noreturn]] void unreadable(const char* doing) {
+  if (errno == ENOMEM) throw Error("MEMORY", std::string(doing) + ": the address space is full", "close other models");
   throw Error("NOT_READABLE", std::string(doing) + ": " + std::strerror(errno));
 }
 
@@ -111,21 +113,30 @@ class MappedWeights final : public Weights {
     data_ = static_cast<const uint8_t*>(at);
     size_ = size;
     try {
+      fd_ = dup(fd);
+      if (fd_ < 0) unreadable("cannot keep the file open");
       guard_ = guard(at, size);
     } catch (...) {
+      if (fd_ >= 0) close(fd_);
       munmap(at, size);
       throw;
     }
   }
   ~MappedWeights() override {
     unguard(guard_);
+    close(fd_);
     munmap(const_cast<uint8_t*>(data_), size_);
   }
   uint64_t resident_bytes() const override { return 0; }
   bool faulted() const override { return guard_->faulted.load(std::memory_order_acquire); }
+  bool whole() const override {
+    struct stat now = {};
+    return fstat(fd_, &now) == 0 && static_cast<uint64_t>(now.st_size) >= size_;
+  }
 
  private:
-  Guarded* guard_;
+  int fd_ = -1;
+  Guarded* guard_ = nullptr;
 };
 
 /// Reads [from, to) of the file; errno of the failure, 0 if none, -1 at an early end.
@@ -164,6 +175,7 @@ class ResidentWeights final : public Weights {
   }
   uint64_t resident_bytes() const override { return block_.size(); }
   bool faulted() const override { return false; }
+  bool whole() const override { return true; }
 
  private:
   Block block_;

@@ -21,6 +21,8 @@ class Weights {
   virtual uint64_t resident_bytes() const = 0;
   /// True once a page could not be read: the file has become shorter, or its disk fails. The page reads as zeros then.
   virtual bool faulted() const = 0;
+  /// False when the file has become shorter. The rest of its last page reads as zeros without a fault, so this asks.
+  virtual bool whole() const = 0;
 
  protected:
   const uint8_t* data_ = nullptr;

@@ -152,6 +152,7 @@ class TemporaryFile {
 
 struct Result {
   std::string code;
+  std::string message;
   std::vector<float> logits;
 };
 
@@ -168,7 +169,10 @@ Result run(Engine& engine, const std::shared_ptr<Session>& session, std::vector<
   job.all_logits = all;
   job.done = [&](const Error* error) {
     const std::lock_guard lock(mutex);
-    if (error) result.code = error->code();
+    if (error) {
+      result.code = error->code();
+      result.message = error->what();
+    }
     done = true;
     ready.notify_one();
   };
@@ -270,6 +274,11 @@ void test_truncation(const Model& model) {
   check(ftruncate(file.fd(), 4096) == 0, "truncation");
   check(run(*engine, engine->create_session(), prompt(3)).code == "NOT_READABLE", "a truncated file fails the call");
   check(run(*engine, engine->create_session(), prompt(1)).code == "NOT_READABLE", "and the calls after it");
+  // What is left of the last page reads as zeros, without a signal.
+  const TemporaryFile tail(model.bytes);
+  engine = Engine::open(tail.fd(), model.bytes.size(), model.program, options_with(2, find_kernels("")));
+  check(ftruncate(tail.fd(), static_cast<off_t>(model.bytes.size() - 100)) == 0, "truncation within a page");
+  check(run(*engine, engine->create_session(), prompt(3)).code == "NOT_READABLE", "a file without its last bytes");
 }
 
 void test_nan(const Model& model) {
@@ -281,7 +290,23 @@ void test_nan(const Model& model) {
   }
   const TemporaryFile file(broken.bytes);
   auto engine = Engine::open(file.fd(), broken.bytes.size(), broken.program, options_with(2, find_kernels("")));
-  check(run(*engine, engine->create_session(), prompt(20)).code == "NONFINITE_WEIGHT", "NaN in a router");
+  const Result nan = run(*engine, engine->create_session(), prompt(20));
+  check(nan.code == "NONFINITE_WEIGHT", "NaN in a router");
+  check(nan.message.find("position 0") != std::string::npos, "the first position with NaN: " + nan.message);
+}
+
+void test_f16_cache(const Model& model) {
+  Model large = model;
+  const auto& qkv = std::get<step::Matvec>(large.program.steps[2]);
+  const float bias = 1e6f;
+  std::memcpy(large.bytes.data() + qkv.outs[1].bias, &bias, sizeof bias);
+  const TemporaryFile file(large.bytes);
+  auto options = options_with(2, find_kernels(""));
+  auto engine = Engine::open(file.fd(), large.bytes.size(), large.program, options);
+  check(run(*engine, engine->create_session(), prompt(9)).code.empty(), "a large key in an f32 cache");
+  options.cache = CacheType::f16;
+  engine = Engine::open(file.fd(), large.bytes.size(), large.program, options);
+  check(run(*engine, engine->create_session(), prompt(9)).code == "LIMIT_EXCEEDED", "a large key in an f16 cache");
 }
 
 void test_concurrency(const Model& model, const TemporaryFile& file) {
@@ -324,6 +349,7 @@ int main() {
   test_refusals(model, file);
   test_truncation(model);
   test_nan(model);
+  test_f16_cache(model);
   test_concurrency(model, file);
   std::printf("engine-test: %d checks\n", checks);
   return 0;
