@@ -1,31 +1,25 @@
 import { cpus } from 'node:os';
-import {
-  asCflowError,
-  CflowError,
-  type Container,
-  DTYPE_NAMES,
-  type Dtype,
-  errorLine,
-  exitCodeHelp,
-} from '@cflow/format';
+import { type Container, DTYPE_NAMES, type Dtype, exitCodeHelp } from '@cflow/format';
+import { runCommand, usageError, writeOutput } from '@cflow/format/node';
 import yargs from 'yargs';
 import { type Builder, count, mega, print } from './cli-common.js';
 import { decodeOptions, runDecode } from './cli-decode.js';
+import { qualityOptions, runQuality } from './cli-quality.js';
 import { runSynth, synthOptions } from './cli-synth.js';
 import { benchConvert, type ConvertReport } from './convert-bench.js';
 
 const CONTAINERS: readonly Container[] = ['cflow', 'vflow'];
 
 /** Runs the command; returns its exit code. */
-export async function main(argv: string[]): Promise<number> {
-  try {
-    await parser(argv).parse();
+export function main(argv: string[]): Promise<number> {
+  return runCommand('cflow-bench', async () => {
+    let help = '';
+    await parser(argv).parseAsync(argv, {}, (_error, _argv, output) => {
+      help = output;
+    });
+    if (help) await writeOutput(`${help}\n`);
     return 0;
-  } catch (error) {
-    const known = asCflowError(error);
-    process.stderr.write(errorLine('cflow-bench', known));
-    return known.exitCode;
-  }
+  });
 }
 
 function parser(argv: string[]) {
@@ -39,6 +33,12 @@ function parser(argv: string[]) {
       runConvert,
     )
     .command('decode <model>', 'tokens a second of the engine, beside llama.cpp', decodeOptions, runDecode)
+    .command(
+      'quality <source> <texts>',
+      'perplexity on texts in f32, q8_0 and q4_0, with and without searched scales',
+      qualityOptions,
+      runQuality,
+    )
     .option('json', { type: 'boolean', default: false, describe: 'the result as one JSON document' })
     .demandCommand(1, 'a command is needed')
     .epilogue(exitCodeHelp())
@@ -47,7 +47,7 @@ function parser(argv: string[]) {
     .wrap(100)
     .exitProcess(false)
     .fail((message, error) => {
-      throw error ?? new CflowError('USAGE', message, { remedy: 'see cflow-bench --help' });
+      throw error ?? usageError('cflow-bench', message);
     });
 }
 
@@ -75,7 +75,11 @@ async function runConvert(
     runs: count('runs', args.runs, 1_000),
     ...(directory === undefined ? {} : { directory }),
   });
-  print(args, { ...report, cpu: cpus()[0]?.model ?? 'unknown', node: process.version }, describeConvert);
+  await print(
+    args,
+    { ...report, cpu: cpus()[0]?.model ?? 'unknown', node: process.version },
+    describeConvert,
+  );
 }
 
 function describeConvert(report: ConvertReport & { cpu: string; node: string }): string {

@@ -2,6 +2,7 @@ export * from './convert-bench.js';
 export * from './decode-bench.js';
 export * from './decode-job.js';
 export * from './geometry.js';
+export * from './quality-bench.js';
 export * from './statistics.js';
 export * from './synth.js';
 export * from './synth-model.js';

@@ -1,0 +1,50 @@
+/** `cflow-bench quality`. */
+import { type Builder, count, mega, print, table } from './cli-common.js';
+import { benchQuality, type QualityReport } from './quality-bench.js';
+
+export function qualityOptions(y: Builder) {
+  return y
+    .positional('source', { type: 'string', demandOption: true, describe: 'checkpoint directory' })
+    .positional('texts', {
+      type: 'string',
+      demandOption: true,
+      describe: 'texts that the model has not seen, split at <|endoftext|>',
+    })
+    .option('stories', { type: 'number', describe: 'how many texts [default: all]' })
+    .option('arithmetic', {
+      choices: ['f32', 'q8'] as const,
+      default: 'f32' as const,
+      describe: 'f32: the cost of the weights alone; q8: with 8-bit activations',
+    })
+    .option('threads', { type: 'number', describe: 'threads that compute [default: CPUs allowed]' });
+}
+
+export async function runQuality(
+  args: Awaited<ReturnType<ReturnType<typeof qualityOptions>['parse']>>,
+): Promise<void> {
+  const { source, texts, arithmetic, stories, threads } = args;
+  const report = await benchQuality({
+    source,
+    texts,
+    arithmetic,
+    ...(stories === undefined ? {} : { stories: count('stories', stories, 2 ** 32) }),
+    ...(threads === undefined ? {} : { threads: count('threads', threads, 1024) }),
+  });
+  await print(args, report, describeQuality);
+}
+
+function describeQuality({ model, arithmetic, stories, predictedTokens, rows }: QualityReport): string {
+  const cells = rows.map(({ fileBytes, nats, perplexity, cost }) => [
+    mega(fileBytes),
+    nats.toFixed(4),
+    perplexity.toFixed(3),
+    `${cost < 0 ? '' : '+'}${(100 * cost).toFixed(2)} %`,
+  ]);
+  const numbers = table([['MB', 'nats/token', 'perplexity', 'cost'], ...cells]);
+  const names = ['weights', ...rows.map(({ weights }) => weights)];
+  const width = Math.max(...names.map((name) => name.length));
+  return [
+    `${model}: ${predictedTokens.toLocaleString('en')} tokens of ${stories} texts, ${arithmetic} arithmetic`,
+    ...names.map((name, i) => `${name.padEnd(width)}  ${numbers[i]}`),
+  ].join('\n');
+}

@@ -1,0 +1,75 @@
+/** What quantization costs a model: its loss on a text, for each way to store the weights. */
+import { mkdtemp, readFile, rm, stat } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { convert } from '@cflow/convert';
+import type { Dtype } from '@cflow/format';
+import { Model, type NativeEngineOptions, perplexity } from '@cflow/runtime-native';
+
+export interface QualityOptions {
+  /** Checkpoint with a tokenizer. */
+  readonly source: string;
+  /** File of texts that `<|endoftext|>` separates; each is scored from an empty context, up to the model's length. */
+  readonly texts: string;
+  /** How many texts, from the first; absent = all. */
+  readonly stories?: number;
+  /** `f32` shows the cost of the weights alone, `q8` with that of the activations which decoding them goes with. */
+  readonly arithmetic: NativeEngineOptions['arithmetic'];
+  readonly threads?: number;
+}
+
+export interface QualityRow {
+  readonly weights: string;
+  readonly fileBytes: number;
+  /** Mean over the predicted tokens. */
+  readonly nats: number;
+  readonly perplexity: number;
+  /** Perplexity over that of the first row, less one. */
+  readonly cost: number;
+}
+
+export interface QualityReport {
+  readonly model: string;
+  readonly arithmetic: NativeEngineOptions['arithmetic'];
+  readonly stories: number;
+  readonly predictedTokens: number;
+  readonly rows: readonly QualityRow[];
+}
+
+/** By name; the first is what the others are compared with. */
+const WEIGHTS: Readonly<Record<string, { readonly dtype: Dtype; readonly scaleSearch?: boolean }>> = {
+  f32: { dtype: 'f32' },
+  q8_0: { dtype: 'q8_0' },
+  'q4_0, by the rule of the report': { dtype: 'q4_0', scaleSearch: false },
+  'q4_0, scales searched (default)': { dtype: 'q4_0' },
+};
+
+/** @throws CflowError as conversion, opening and `perplexity` do */
+export async function benchQuality(options: QualityOptions): Promise<QualityReport> {
+  const texts = await readFile(options.texts, 'utf8');
+  const directory = await mkdtemp(join(tmpdir(), 'cflow-quality-'));
+  try {
+    const scores: (Score & { weights: string })[] = [];
+    for (const [weights, stored] of Object.entries(WEIGHTS)) {
+      const output = join(directory, `${scores.length}.cflow`);
+      await convert({ source: options.source, output, ...stored });
+      scores.push({ weights, ...(await score(output, texts, options)) });
+    }
+    const { model, stories, predictedTokens, perplexity: exact } = scores[0]!;
+    const rows = scores.map(({ weights, fileBytes, nats, perplexity }) => {
+      return { weights, fileBytes, nats, perplexity, cost: perplexity / exact - 1 };
+    });
+    return { model, arithmetic: options.arithmetic, stories, predictedTokens, rows };
+  } finally {
+    await rm(directory, { recursive: true });
+  }
+}
+
+type Score = Awaited<ReturnType<typeof score>>;
+
+async function score(file: string, texts: string, { stories, arithmetic, threads }: QualityOptions) {
+  await using model = await Model.open(file, { arithmetic, threads });
+  const tokens = model.config.contextLength;
+  const result = await perplexity(model, texts, { stories, tokens });
+  return { model: model.config.name, fileBytes: (await stat(file)).size, ...result };
+}
