@@ -1,6 +1,13 @@
 import { cpus } from 'node:os';
-import { type Container, DTYPE_NAMES, type Dtype, exitCodeHelp } from '@cflow/format';
-import { runCommand, usageError, writeOutput } from '@cflow/format/node';
+import {
+  asCflowError,
+  CflowError,
+  type Container,
+  DTYPE_NAMES,
+  type Dtype,
+  errorLine,
+  exitCodeHelp,
+} from '@cflow/format';
 import yargs from 'yargs';
 import { type Builder, count, mega, print } from './cli-common.js';
 import { decodeOptions, runDecode } from './cli-decode.js';
@@ -11,15 +18,15 @@ import { benchConvert, type ConvertReport } from './convert-bench.js';
 const CONTAINERS: readonly Container[] = ['cflow', 'vflow'];
 
 /** Runs the command; returns its exit code. */
-export function main(argv: string[]): Promise<number> {
-  return runCommand('cflow-bench', async () => {
-    let help = '';
-    await parser(argv).parseAsync(argv, {}, (_error, _argv, output) => {
-      help = output;
-    });
-    if (help) await writeOutput(`${help}\n`);
+export async function main(argv: string[]): Promise<number> {
+  try {
+    await parser(argv).parse();
     return 0;
-  });
+  } catch (error) {
+    const known = asCflowError(error);
+    process.stderr.write(errorLine('cflow-bench', known));
+    return known.exitCode;
+  }
 }
 
 function parser(argv: string[]) {
@@ -47,7 +54,7 @@ function parser(argv: string[]) {
     .wrap(100)
     .exitProcess(false)
     .fail((message, error) => {
-      throw error ?? usageError('cflow-bench', message);
+      throw error ?? new CflowError('USAGE', message, { remedy: 'see cflow-bench --help' });
     });
 }
 
@@ -75,11 +82,7 @@ async function runConvert(
     runs: count('runs', args.runs, 1_000),
     ...(directory === undefined ? {} : { directory }),
   });
-  await print(
-    args,
-    { ...report, cpu: cpus()[0]?.model ?? 'unknown', node: process.version },
-    describeConvert,
-  );
+  print(args, { ...report, cpu: cpus()[0]?.model ?? 'unknown', node: process.version }, describeConvert);
 }
 
 function describeConvert(report: ConvertReport & { cpu: string; node: string }): string {
