@@ -123,35 +123,42 @@ describe.each(ARCHITECTURES)('trained %s', (arch) => {
   });
 });
 
-/** Delays that no architecture of the report has, and depths at which they reach beyond the model. */
-const MADE_UP = [
-  { denseDelay: 2, expertDelay: 3, depth: 4 },
-  { denseDelay: 3, expertDelay: 1, depth: 4 },
-  { denseDelay: 1, expertDelay: 3, depth: 4 },
-  { denseDelay: 0, expertDelay: 5, depth: 6 },
-  { denseDelay: 5, expertDelay: 0, depth: 6 },
-  { denseDelay: 2, expertDelay: 2, depth: 3 },
-] as const;
+/** Delays that no architecture of the report has, reaching beyond the model or meeting its depth, by PyTorch. */
+interface MadeUp {
+  denseDelay: number;
+  expertDelay: number;
+  /** The first so many layers of the checkpoint are the model. */
+  depth: number;
+  /** By position. */
+  residualNorms: Record<string, number[]>;
+  finalNorms: Record<string, number>;
+}
+const MADE_UP = goldenJson('trained_arch2_4', 'delays.json') as MadeUp[];
 
-describe.each(MADE_UP)(
-  'δd $denseDelay, δe $expertDelay in $depth layers',
-  ({ denseDelay, expertDelay, depth }) => {
-    it('batches, single tokens, stages in program order and several threads give what the interpreter gives', async () => {
-      const { tokens } = traceOf('arch2_4');
-      const path = await file('arch2_4', ({ layers }) => ({
-        denseDelay,
-        expertDelay,
-        layers: layers.slice(0, depth),
-      }));
-      const reference = await interpreted(path, tokens);
-      expect(reference[0]!.residuals).toHaveLength(depth);
-      for (const options of [{}, { maxBatch: 6 }, { delayAware: false }, { threads: 3 }]) {
-        expectSame(await PATHS.batch(path, tokens, options), reference);
-        expectSame(await PATHS['token by token'](path, tokens, options), reference);
-      }
-    });
-  },
-);
+describe.each(MADE_UP)('δd $denseDelay, δe $expertDelay in $depth layers', (madeUp) => {
+  const { denseDelay, expertDelay, depth, residualNorms, finalNorms } = madeUp;
+  const { tokens } = traceOf('arch2_4');
+  const change = ({ layers }: ModelConfig) => ({ denseDelay, expertDelay, layers: layers.slice(0, depth) });
+
+  it('the interpreter gives the norms of PyTorch', async () => {
+    const traced = await interpreted(await file('arch2_4', change), tokens);
+    const positions = Object.keys(residualNorms).map(Number);
+    expect(residualNorms[0]).toHaveLength(depth);
+    const at = positions.map((position) => traced[position]!);
+    expectNorms(at, { residualNorms: positions.map((position) => residualNorms[position]!) });
+    const final = at.map((token) => norm(token.final));
+    expect(difference(final, Object.values(finalNorms))).toBeLessThan(TOLERANCE);
+  });
+
+  it('batches, single tokens, stages in program order and threads give what the interpreter gives', async () => {
+    const path = await file('arch2_4', change);
+    const reference = await interpreted(path, tokens);
+    for (const options of [{}, { maxBatch: 6 }, { delayAware: false }, { threads: 3 }]) {
+      expectSame(await PATHS.batch(path, tokens, options), reference);
+      expectSame(await PATHS['token by token'](path, tokens, options), reference);
+    }
+  });
+});
 
 it('delays change what a model computes, so that the tests above can fail', async () => {
   const { tokens, residualNorms } = traceOf('arch2_4');
