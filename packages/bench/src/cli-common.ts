@@ -1,5 +1,6 @@
 /** What the commands share. */
 import { CflowError } from '@cflow/format';
+import { writeOutput } from '@cflow/format/node';
 import type yargs from 'yargs';
 
 export type Builder = ReturnType<typeof yargs>;
@@ -10,8 +11,12 @@ export function count(field: string, value: number, most: number): number {
   throw new CflowError('USAGE', `--${field} is ${value}, expected 1 to ${most}`, { field, value });
 }
 
-export function print<T>(args: Record<string, unknown>, result: T, describe: (result: T) => string): void {
-  process.stdout.write(`${args.json ? JSON.stringify(result) : describe(result)}\n`);
+export async function print<T>(
+  args: Record<string, unknown>,
+  result: T,
+  describe: (result: T) => string,
+): Promise<void> {
+  await writeOutput(`${args.json ? JSON.stringify(result) : describe(result)}\n`);
 }
 
 export const mega = (bytes: number) => (bytes / 1e6).toFixed(1);

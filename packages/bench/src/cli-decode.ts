@@ -1,5 +1,6 @@
 /** `cflow-bench decode`. */
 import { cpus } from 'node:os';
+import { writeMessage } from '@cflow/format/node';
 import { ENGINES, type EngineName, type ProfileEntry } from '@cflow/runtime-native';
 import { type Builder, count, mega, print, table } from './cli-common.js';
 import { benchDecode, type DecodeReport, type DecodeRow } from './decode-bench.js';
@@ -40,9 +41,9 @@ export async function runDecode(
     warmup: count('warmup', args.warmup, 100_000),
     runs: count('runs', args.runs, 1_000),
     variants: parseVariants(args.variants, base),
-    ...(quiet ? {} : { onRun: (subject, round) => void process.stderr.write(`${round + 1}: ${subject}\n`) }),
+    ...(quiet ? {} : { onRun: (subject, round) => void writeMessage(`${round + 1}: ${subject}\n`) }),
   });
-  print(args, { ...report, cpu: cpus()[0]?.model ?? 'unknown', node: process.version }, describe);
+  await print(args, { ...report, cpu: cpus()[0]?.model ?? 'unknown', node: process.version }, describe);
 }
 
 const range = ({ median, min, max }: Spread, digits: number, factor = 1) =>

@@ -39,8 +39,8 @@ export function synthOptions(y: Builder) {
 type SynthArgs = Awaited<ReturnType<ReturnType<typeof synthOptions>['parse']>> & { json?: unknown };
 
 export async function runSynth(args: SynthArgs): Promise<void> {
-  if (args.format === 'checkpoint') print(args, await checkpoint(args), describeCheckpoint);
-  else print(args, await model(args, args.format), describeModel);
+  if (args.format === 'checkpoint') await print(args, await checkpoint(args), describeCheckpoint);
+  else await print(args, await model(args, args.format), describeModel);
 }
 
 function checkpoint(args: SynthArgs): Promise<SynthResult> {

@@ -1,13 +1,6 @@
 import { cpus } from 'node:os';
-import {
-  asCflowError,
-  CflowError,
-  type Container,
-  DTYPE_NAMES,
-  type Dtype,
-  errorLine,
-  exitCodeHelp,
-} from '@cflow/format';
+import { type Container, DTYPE_NAMES, type Dtype, exitCodeHelp } from '@cflow/format';
+import { runCommand, usageError, writeOutput } from '@cflow/format/node';
 import yargs from 'yargs';
 import { type Builder, count, mega, print } from './cli-common.js';
 import { decodeOptions, runDecode } from './cli-decode.js';
@@ -18,15 +11,15 @@ import { benchConvert, type ConvertReport } from './convert-bench.js';
 const CONTAINERS: readonly Container[] = ['cflow', 'vflow'];
 
 /** Runs the command; returns its exit code. */
-export async function main(argv: string[]): Promise<number> {
-  try {
-    await parser(argv).parse();
+export function main(argv: string[]): Promise<number> {
+  return runCommand('cflow-bench', async () => {
+    let help = '';
+    await parser(argv).parseAsync(argv, {}, (_error, _argv, output) => {
+      help = output;
+    });
+    if (help) await writeOutput(`${help}\n`);
     return 0;
-  } catch (error) {
-    const known = asCflowError(error);
-    process.stderr.write(errorLine('cflow-bench', known));
-    return known.exitCode;
-  }
+  });
 }
 
 function parser(argv: string[]) {
@@ -54,7 +47,7 @@ function parser(argv: string[]) {
     .wrap(100)
     .exitProcess(false)
     .fail((message, error) => {
-      throw error ?? new CflowError('USAGE', message, { remedy: 'see cflow-bench --help' });
+      throw error ?? usageError('cflow-bench', message);
     });
 }
 
@@ -82,7 +75,11 @@ async function runConvert(
     runs: count('runs', args.runs, 1_000),
     ...(directory === undefined ? {} : { directory }),
   });
-  print(args, { ...report, cpu: cpus()[0]?.model ?? 'unknown', node: process.version }, describeConvert);
+  await print(
+    args,
+    { ...report, cpu: cpus()[0]?.model ?? 'unknown', node: process.version },
+    describeConvert,
+  );
 }
 
 function describeConvert(report: ConvertReport & { cpu: string; node: string }): string {

@@ -1,12 +1,5 @@
-import {
-  asCflowError,
-  CflowError,
-  DTYPE_NAMES,
-  errorLine,
-  exitCodeHelp,
-  PRESETS,
-  parameterCount,
-} from '@cflow/format';
+import { CflowError, DTYPE_NAMES, exitCodeHelp, PRESETS, parameterCount } from '@cflow/format';
+import { runCommand, usageError, writeOutput } from '@cflow/format/node';
 import cliProgress from 'cli-progress';
 import yargs from 'yargs';
 import { convert, draftMetadata, plannedLayout } from './convert.js';
@@ -83,25 +76,22 @@ function parser(argv: string[], defaultThreads: number) {
     .wrap(100)
     .exitProcess(false)
     .fail((message, error) => {
-      throw error ?? new CflowError('USAGE', message, { remedy: 'see cflow-convert --help' });
+      throw error ?? usageError('cflow-convert', message);
     });
 }
 
 /** Runs the command; returns its exit code. */
-export async function main(argv: string[]): Promise<number> {
-  try {
-    return await run(argv);
-  } catch (error) {
-    const known = asCflowError(error);
-    process.stderr.write(errorLine('cflow-convert', known));
-    return known.exitCode;
-  }
+export function main(argv: string[]): Promise<number> {
+  return runCommand('cflow-convert', () => run(argv));
 }
 
 async function run(argv: string[]): Promise<number> {
   const budget = await threadBudget();
-  const args = await parser(argv, budget.threads).parse();
-  if (args.help || args.version) return 0;
+  let help = '';
+  const args = await parser(argv, budget.threads).parseAsync(argv, {}, (_error, _argv, output) => {
+    help = output;
+  });
+  if (help) return print(help);
   const { source, output } = args as { source?: string; output?: string };
   if (!Number.isInteger(args.threads) || args.threads < 1 || args.threads > 256) {
     throw new CflowError('USAGE', `--threads is ${args.threads}, expected 1 to 256`);
@@ -135,7 +125,11 @@ async function run(argv: string[]): Promise<number> {
   }
   const result = await interruptible({ ...common, source, output }, args.json);
   const from = args.threads === budget.threads ? ` (${budget.reason})` : '';
-  process.stdout.write(args.json ? `${JSON.stringify(result)}\n` : `${describe(result, from)}\n`);
+  return print(args.json ? JSON.stringify(result) : describe(result, from));
+}
+
+async function print(text: string): Promise<number> {
+  await writeOutput(`${text}\n`);
   return 0;
 }
 
@@ -235,8 +229,7 @@ async function dryRun(source: string | undefined, options: DryRunOptions, json: 
     bytesByKind,
     weightsPresent: weights,
   };
-  process.stdout.write(json ? `${JSON.stringify(report)}\n` : `${describeDryRun(report)}\n`);
-  return 0;
+  return print(json ? JSON.stringify(report) : describeDryRun(report));
 }
 
 async function dryRunModel(source: string | undefined, { model, cache }: DryRunOptions) {

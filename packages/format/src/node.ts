@@ -1,9 +1,14 @@
-/** The ByteSource over files, and the only file of this package that touches Node: imported as `@cflow/format/node`. */
+/**
+ * What touches Node, imported as `@cflow/format/node`: the ByteSource over files, and what commands share.
+ * Nothing else of this package does.
+ */
 import { constants } from 'node:buffer';
 import { constants as fsConstants } from 'node:fs';
 import { open } from 'node:fs/promises';
 import { CflowError } from './errors.js';
 import type { ByteSource } from './source.js';
+
+export * from './command.js';
 
 /** Linux ends one read at 2,147,479,552 bytes without an error; smaller pieces also bound what the kernel pins. */
 export const MAX_READ_BYTES = 64 * 1024 * 1024;

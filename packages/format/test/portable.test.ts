@@ -3,6 +3,8 @@ import { describe, expect, it } from 'vitest';
 
 const SOURCES = new URL('../src/', import.meta.url);
 const NODE_ENTRY = 'node.ts';
+/** What `@cflow/format/node` consists of. */
+const NODE_FILES = [NODE_ENTRY, 'command.ts'];
 
 /** Module names that a source imports. */
 async function imports(name: string): Promise<string[]> {
@@ -11,7 +13,7 @@ async function imports(name: string): Promise<string[]> {
 }
 
 describe('packages/format runs in a browser', async () => {
-  const files = (await readdir(SOURCES)).filter((name) => name !== NODE_ENTRY);
+  const files = (await readdir(SOURCES)).filter((name) => !NODE_FILES.includes(name));
 
   it.each(files)('%s imports its neighbours and zod alone', async (name) => {
     const foreign = (await imports(name)).filter(
@@ -19,6 +21,7 @@ describe('packages/format runs in a browser', async () => {
     );
     expect(foreign).toEqual([]);
     expect(await imports(name)).not.toContain('./node.js');
+    expect(await imports(name)).not.toContain('./command.js');
   });
 
   it.each(files)('%s uses nothing that only Node has', async (name) => {

@@ -1,8 +1,8 @@
 /** cflow-inspect: the shell around the pure parts. */
 import { createRequire } from 'node:module';
 import { crc32 } from 'node:zlib';
-import { asCflowError, CflowError, errorLine, exitCodeHelp } from '@cflow/format';
-import { openFileSource } from '@cflow/format/node';
+import { CflowError, exitCodeHelp } from '@cflow/format';
+import { openFileSource, runCommand, usageError, writeMessage, writeOutput } from '@cflow/format/node';
 import yargs from 'yargs';
 import { type InspectRequest, inspect } from './inspect.js';
 import { render, type Section } from './render.js';
@@ -19,24 +19,9 @@ export interface Io {
 }
 
 const processIo: Io = {
-  out: (text) => write(process.stdout, text),
-  err: (text) => write(process.stderr, text),
+  out: async (text) => void (await writeOutput(text)),
+  err: writeMessage,
 };
-
-/** A reader that closes the pipe early, like head, is no failure. */
-function write(stream: NodeJS.WriteStream, text: string): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const done = (error?: Error | null) => {
-      if (error && (error as NodeJS.ErrnoException).code !== 'EPIPE') reject(error);
-      else resolve();
-    };
-    stream.once('error', done);
-    stream.write(text, (error) => {
-      if (!error) stream.off('error', done);
-      done(error);
-    });
-  });
-}
 
 const OPTIONS = {
   json: { type: 'boolean', describe: 'one JSON document; tiles, verify and stats only if asked for' },
@@ -85,9 +70,7 @@ async function parse(argv: readonly string[]): Promise<Request | string> {
   return typeof args === 'string' ? `${args}\n` : toRequest(args);
 }
 
-function usage(problem: string): CflowError {
-  return new CflowError('USAGE', problem.replaceAll('\n', ' '), { remedy: `see ${NAME} --help` });
-}
+const usage = (problem: string) => usageError(NAME, problem);
 
 function toRequest(args: Record<string, unknown>): Request {
   const { tiles } = args;
@@ -139,13 +122,10 @@ function requireVerified({ verify, file }: InspectReport): void {
 }
 
 /** Runs the command; returns its exit code. Errors are one line on stderr. */
-export async function main(argv: string[], io: Io = processIo): Promise<number> {
-  try {
+export function main(argv: string[], io: Io = processIo): Promise<number> {
+  const work = async () => {
     await run(argv, io);
     return 0;
-  } catch (error) {
-    const known = asCflowError(error);
-    await io.err(errorLine(NAME, known));
-    return known.exitCode;
-  }
+  };
+  return runCommand(NAME, work, io.err);
 }

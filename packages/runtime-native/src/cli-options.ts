@@ -1,5 +1,6 @@
 /** The options of cflow-run and their checks. */
 import { CflowError, exitCodeHelp } from '@cflow/format';
+import { usageError } from '@cflow/format/node';
 import yargs from 'yargs';
 import { ENGINES, type EngineName } from './model.js';
 import { SAMPLER_DEFAULTS } from './sampler.js';
@@ -80,9 +81,7 @@ export function commandLine(argv: string[]) {
     .version('0.1.0')
     .exitProcess(false)
     .fail((message, error) => {
-      throw error instanceof CflowError
-        ? error
-        : new CflowError('USAGE', message ?? error?.message, { remedy: 'see cflow-run --help' });
+      throw error instanceof CflowError ? error : usageError('cflow-run', message ?? error?.message);
     })
     .wrap(100);
 }

@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import { createInterface } from 'node:readline';
-import { asCflowError, CflowError, errorLine } from '@cflow/format';
+import { CflowError } from '@cflow/format';
+import { runCommand, writeMessage, writeOutput } from '@cflow/format/node';
 import { Chat } from './chat.js';
 import { type Arguments, checkArguments, commandLine } from './cli-options.js';
 import { profileText } from './cli-profile.js';
@@ -13,22 +14,25 @@ import type { FinishReason, GenerateOptions, SessionStats } from './session.js';
 export async function main(argv: string[]): Promise<number> {
   const abort = new AbortController();
   const onSignal = () => abort.abort();
-  const onOutputError = (error: NodeJS.ErrnoException) => {
-    // A reader that has seen enough (`| head`) is no failure.
-    if (error.code === 'EPIPE') process.exit(0);
-    throw error;
-  };
   process.on('SIGINT', onSignal);
   process.on('SIGTERM', onSignal);
-  process.stdout.on('error', onOutputError);
   try {
-    return await run(argv, abort.signal);
-  } catch (error) {
-    return report(error);
+    return await runCommand('cflow-run', () => untilReaderLeaves(() => run(argv, abort.signal)));
   } finally {
     process.off('SIGINT', onSignal);
     process.off('SIGTERM', onSignal);
-    process.stdout.off('error', onOutputError);
+  }
+}
+
+/** Thrown out of whatever writes when nobody reads on. */
+class ReaderLeft extends Error {}
+
+async function untilReaderLeaves(work: () => Promise<number>): Promise<number> {
+  try {
+    return await work();
+  } catch (error) {
+    if (error instanceof ReaderLeft) return 0;
+    throw error;
   }
 }
 
@@ -38,7 +42,7 @@ async function run(argv: string[], signal: AbortSignal): Promise<number> {
     help = output;
   });
   if (help) {
-    process.stdout.write(`${help}\n`);
+    await write(`${help}\n`);
     return 0;
   }
   const args = parsed as Arguments;
@@ -46,7 +50,8 @@ async function run(argv: string[], signal: AbortSignal): Promise<number> {
   const { engine, threads, weights, arithmetic, cache, profile } = args;
   const model = await Model.open(args.file, { engine, threads, weights, arithmetic, cache, profile });
   try {
-    if (model.fallback) note(`native engine not available (${model.fallback}); using the reference engine`);
+    if (model.fallback)
+      await note(`native engine not available (${model.fallback}); using the reference engine`);
     if (args.chat) await chat(model, args, signal);
     else await (args.perplexity === undefined ? generate(model, args, signal) : score(model, args, signal));
     return 0;
@@ -78,7 +83,7 @@ async function generate(model: Model, args: Arguments, signal: AbortSignal): Pro
     if (!args.json) await write(model.tokenizer ? token.text : `${token.id}${token.finish ? '' : ','}`);
   }
   const stats = session.stats();
-  if (args.profile) showProfile(stats);
+  if (args.profile) await showProfile(stats);
   if (!args.json) return write('\n');
   const text = model.tokenizer?.decode(ids) ?? '';
   const vocabulary = { model: model.config.vocabSize, tokenizer: model.tokenizer?.vocabSize };
@@ -114,7 +119,7 @@ async function score(model: Model, args: Arguments, signal: AbortSignal): Promis
   };
   const { stories: limit, tokens } = args;
   const result = await perplexity(model, text, { stories: limit, tokens, signal, onStats });
-  if (args.profile && stats) showProfile(stats);
+  if (args.profile && stats) await showProfile(stats);
   const engine = { name: model.engineName, fallback: model.fallback };
   if (args.json) return write(`${JSON.stringify({ ...result, engine, stats })}\n`);
   const { nats, perplexity: e, predictedTokens, stories } = result;
@@ -133,12 +138,12 @@ function together(before: SessionStats, last: SessionStats): SessionStats {
   };
 }
 
-function showProfile(stats: SessionStats): void {
-  process.stderr.write(profileText(stats));
+function showProfile(stats: SessionStats): Promise<void> {
+  return writeMessage(profileText(stats));
 }
 
-function note(text: string): void {
-  process.stderr.write(`cflow-run: note: ${text}\n`);
+function note(text: string): Promise<void> {
+  return writeMessage(`cflow-run: note: ${text}\n`);
 }
 
 function encodePrompt(model: Model, prompt: string): number[] {
@@ -153,15 +158,6 @@ function parseIds(list: string): number[] {
   return list.split(',').map(Number);
 }
 
-/** Writes and waits until the text is taken, so that output never runs ahead of a slow reader. */
-function write(text: string): Promise<void> {
-  return new Promise((resolve) => {
-    process.stdout.write(text, () => resolve());
-  });
-}
-
-function report(error: unknown): number {
-  const known = asCflowError(error);
-  process.stderr.write(errorLine('cflow-run', known));
-  return known.exitCode;
+async function write(text: string): Promise<void> {
+  if (!(await writeOutput(text))) throw new ReaderLeft();
 }
