@@ -158,6 +158,7 @@ describe('programs that contradict themselves', () => {
     ['a head beyond the stages', (p) => ({ headStage: p.stages.length })],
     ['an unknown dtype', () => ({ dtype: 4 })],
     ['a buffer that is too short', (p) => ({ buffers: p.buffers.map((n, i) => (i === p.output ? n : 1)) })],
+    ['a copy beyond its buffer', (p) => ({ steps: withStep(p, 1, badCopy(p)) })],
     ['an output that is not there', (p) => ({ output: p.buffers.length })],
   ])('%s', async (_name, change) => {
     const { fd, size, program, close } = await lowered();
@@ -172,6 +173,11 @@ describe('programs that contradict themselves', () => {
 
   function withStep(program: NativeProgram, index: number, step: object): object[] {
     return program.steps.map((own, i) => (i === index ? step : own));
+  }
+
+  function badCopy(program: NativeProgram): object {
+    const { out } = step(program, 'embed') as { out: number };
+    return { op: 'copy', input: out, out, at: 1 };
   }
 
   function badEmbed(program: NativeProgram, offset: number): object {

@@ -230,6 +230,22 @@ describe('schedule', () => {
     }
   });
 
+  it('a trace adds copies and changes nothing else that runs', () => {
+    for (const [, config] of CONFIGS) {
+      const plan = planOf(config);
+      const traced = lower(config, { trace: plan.residuals }, 'q4_0', plan);
+      const steps = traced.steps.filter(({ op }) => op !== 'copy');
+      const plain = lower(config);
+      expect(steps.map(({ op }) => op)).toEqual(plain.steps.map(({ op }) => op));
+      expect(traced.steps).toHaveLength(plain.steps.length + plan.residuals.length + 2);
+      const width = config.hiddenDim * plan.residuals.length;
+      expect(traced.buffers[traced.output]).toBe(config.vocabSize + width);
+      expect(barrierCount(traced.stages)).toBe(barrierCount(plain.stages));
+    }
+    const nowhere = { trace: [{ buffer: 'logits', phase: 0 }] };
+    expect(() => lower(CONFIGS[0]![1], nowhere)).toThrow(/no step up to phase 0 writes buffer logits/);
+  });
+
   /**
    * Counted by hand: a layer whose FFN is delayed takes three (QKV with gate and up; attention with down; output), one
    * that is not takes five; undelayed experts take two more; experts of the last layer wait for its router; and the head.
