@@ -7,9 +7,11 @@ import {
   openModel,
   type TransferMode,
 } from '@cflow/format';
-import { openFileSource } from '@cflow/format/node';
+import { type FileSource, openFileSource } from '@cflow/format/node';
+import { type Check, check, checkOptions, choice } from './checks.js';
 import type { Engine, EngineFactory, EngineOptions } from './engine.js';
 import { nativeProblem, openNativeEngine } from './native/engine.js';
+import { ENGINE_CHECKS } from './native/options.js';
 import { openReferenceEngine } from './reference/engine.js';
 import { Session } from './session.js';
 import { TextTokenizer } from './tokenizer.js';
@@ -38,13 +40,25 @@ export interface ModelParts {
   readonly onClose?: () => Promise<void>;
 }
 
-/** An opened model: its configuration, its tokenizer, and an engine that sessions run on. */
+const FILE: Check = {
+  holds: (value) =>
+    typeof value === 'string' || (typeof value === 'object' && value !== null && 'read' in value),
+  expected: 'a path or a ByteSource',
+};
+
+/** Called back when an object was dropped without being closed. What it holds must not lead to the object. */
+const DROPPED = new FinalizationRegistry<() => void>((release) => release());
+
+/**
+ * An opened model: its configuration, its tokenizer, and an engine that sessions run on.
+ * Close it, or bind it with `await using`: what is only dropped is freed too, but not before it is collected.
+ */
 export class Model {
   readonly config: ModelConfig;
   readonly metadata: Metadata | undefined;
   readonly tokenizer: TextTokenizer | undefined;
   readonly #parts: ModelParts;
-  readonly #sessions = new Set<Session>();
+  readonly #sessions = new Set<WeakRef<Session>>();
   #closed = false;
 
   constructor(parts: ModelParts) {
@@ -56,12 +70,15 @@ export class Model {
 
   /**
    * Opens a .cflow or .vflow file. A source that is passed in stays the caller's to close.
-   * @throws CflowError NOT_READABLE, and whatever `openModel` finds wrong with the file
+   * @throws CflowError USAGE for bad options, NOT_READABLE, and whatever `openModel` finds wrong with the file
    */
   static async open(file: string | ByteSource, options: OpenModelOptions = {}): Promise<Model> {
+    check('file', file, FILE);
+    checkOptions(options, { engine: choice(Object.keys(ENGINES)), ...ENGINE_CHECKS });
     const opened = typeof file === 'string' ? await openFileSource(file) : undefined;
     try {
-      return await openFrom(opened ?? (file as ByteSource), options, async () => opened?.close());
+      const source = opened ? untilDropped(opened) : (file as ByteSource);
+      return await openFrom(source, options, async () => opened?.close());
     } catch (error) {
       await opened?.close();
       throw error;
@@ -78,16 +95,23 @@ export class Model {
     return this.#parts.fallback;
   }
 
-  /** Starts an empty sequence. @throws CflowError USAGE after close */
+  /**
+   * Starts an empty sequence. Close it when it is done: its caches are freed at once, instead of when it is collected.
+   * @throws CflowError USAGE after close
+   */
   createSession(): Session {
     if (this.#closed) throw new CflowError('USAGE', 'the model is closed');
     const session = new Session({
       config: this.config,
       engine: this.#parts.engine.createSession(),
       tokenizer: this.tokenizer,
-      onClose: (closed) => this.#sessions.delete(closed),
+      onClose: () => forget(),
     });
-    this.#sessions.add(session);
+    const sessions = this.#sessions;
+    const known = new WeakRef(session);
+    const forget = () => void sessions.delete(known);
+    sessions.add(known);
+    DROPPED.register(session, forget);
     return session;
   }
 
@@ -95,7 +119,7 @@ export class Model {
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;
-    for (const session of [...this.#sessions]) await session.close();
+    for (const session of [...this.#sessions]) await session.deref()?.close();
     await this.#parts.engine.close();
     await this.#parts.onClose?.();
   }
@@ -103,6 +127,15 @@ export class Model {
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }
+}
+
+/** A view of a file, which is closed when neither the model nor a session reads it any more. */
+function untilDropped(opened: FileSource): ByteSource {
+  const { name, size, fd } = opened;
+  const read: ByteSource['read'] = (offset, length) => opened.read(offset, length);
+  const view = { name, size, read, ...(fd === undefined ? {} : { fd }) };
+  DROPPED.register(view, () => void opened.close().catch(() => undefined));
+  return view;
 }
 
 async function openFrom(
@@ -115,6 +148,8 @@ async function openFrom(
   const fallback = options.engine ? undefined : cannotBeNative(source, transfers);
   const name = options.engine ?? (fallback === undefined ? 'native' : 'reference');
   const engine = await ENGINES[name](source, file, { ...options, transfers });
+  // It has mapped or read the file.
+  if (name === 'native') await onClose();
   const { config, metadata } = file;
   const tokenizer = metadata.tokenizer && new TextTokenizer(metadata.tokenizer);
   return new Model({ config, engine, metadata, tokenizer, fallback, onClose });

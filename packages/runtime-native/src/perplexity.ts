@@ -1,5 +1,16 @@
 import { CflowError } from '@cflow/format';
+import {
+  abortSignal,
+  type Checks,
+  callback,
+  check,
+  checkOptions,
+  count,
+  text as textCheck,
+} from './checks.js';
+import type { EngineStats } from './engine.js';
 import type { Model } from './model.js';
+import { notFiniteRemedy } from './sampler.js';
 import type { SessionStats } from './session.js';
 
 const SEPARATOR = '<|endoftext|>';
@@ -14,6 +25,14 @@ export interface PerplexityOptions {
   /** Gets the figures of the session of each text. */
   readonly onStats?: ((stats: SessionStats) => void) | undefined;
 }
+
+const CHECKS: Checks<PerplexityOptions> = {
+  stories: count,
+  tokens: count,
+  signal: abortSignal,
+  onStory: callback,
+  onStats: callback,
+};
 
 export interface Perplexity {
   readonly stories: number;
@@ -35,13 +54,15 @@ export function splitStories(text: string): string[] {
 
 /**
  * Mean loss of a model over the texts of a file, each from an empty context.
- * @throws CflowError USAGE without a tokenizer or without a token to predict, LIMIT_EXCEEDED beyond the context
+ * @throws CflowError USAGE for bad options, without a tokenizer or without a token to predict, LIMIT_EXCEEDED beyond the context
  */
 export async function perplexity(
   model: Model,
   text: string,
   options: PerplexityOptions = {},
 ): Promise<Perplexity> {
+  check('text', text, textCheck);
+  checkOptions(options, CHECKS);
   const { stories: limit, tokens = 256, onStory } = options;
   if (!model.tokenizer) throw new CflowError('USAGE', 'the file has no tokenizer, so texts cannot be scored');
   const stories = splitStories(text).slice(0, limit);
@@ -67,7 +88,7 @@ async function loss(
   const session = model.createSession();
   let sum = 0;
   const onLogits = (index: number, logits: Float32Array) => {
-    sum += negativeLogLikelihood(logits, ids[index + 1]!);
+    sum += negativeLogLikelihood(logits, ids[index + 1]!, () => session.stats());
   };
   try {
     await session.prefill(ids.slice(0, -1), { signal, onLogits });
@@ -79,7 +100,7 @@ async function loss(
 }
 
 /** −ln softmax(logits)[id]. @throws CflowError NONFINITE_WEIGHT if it is NaN, USAGE if there is no logit of that id */
-export function negativeLogLikelihood(logits: Float32Array, id: number): number {
+export function negativeLogLikelihood(logits: Float32Array, id: number, stats?: () => EngineStats): number {
   if (id >= logits.length) {
     throw new CflowError('USAGE', `token id ${id} of the text is not one of the model's ${logits.length}`);
   }
@@ -90,7 +111,7 @@ export function negativeLogLikelihood(logits: Float32Array, id: number): number 
   const nats = max + Math.log(sum) - logits[id]!;
   if (Number.isNaN(nats)) {
     throw new CflowError('NONFINITE_WEIGHT', 'logits are NaN', {
-      remedy: 'verify the file or convert it again',
+      remedy: notFiniteRemedy(stats?.()),
     });
   }
   return nats;

@@ -1,5 +1,7 @@
 import { randomInt } from 'node:crypto';
 import { CflowError } from '@cflow/format';
+import { type Checks, checkOptions, real, whole } from './checks.js';
+import type { EngineStats } from './engine.js';
 import { randomGenerator } from './random.js';
 
 export interface SamplerOptions {
@@ -15,12 +17,11 @@ export interface SamplerOptions {
 
 export const SAMPLER_DEFAULTS = { temperature: 0.8, topK: 40, topP: 0.95 } as const;
 
-/** Lowest and highest value of each option, and whether it must be whole. */
-const RANGES: Record<keyof SamplerOptions, { min: number; max: number; whole: boolean }> = {
-  temperature: { min: 0, max: 100, whole: false },
-  topK: { min: 0, max: 2 ** 31, whole: true },
-  topP: { min: 0, max: 1, whole: false },
-  seed: { min: 0, max: 2 ** 32 - 1, whole: true },
+const CHECKS: Checks<SamplerOptions> = {
+  temperature: real(0, 100),
+  topK: whole(0, 2 ** 31),
+  topP: real(0, 1),
+  seed: whole(0, 2 ** 32 - 1),
 };
 
 /** Up to so many candidates are found in one pass; more are cheaper to sort. */
@@ -40,7 +41,7 @@ export class Sampler {
 
   /** @throws CflowError USAGE if an option is out of range */
   constructor(options: SamplerOptions = {}) {
-    checkOptions(options);
+    checkOptions(options, CHECKS);
     this.seed = options.seed ?? randomInt(2 ** 32);
     this.#temperature = options.temperature ?? SAMPLER_DEFAULTS.temperature;
     this.#topK = options.topK ?? SAMPLER_DEFAULTS.topK;
@@ -50,11 +51,12 @@ export class Sampler {
 
   /**
    * One id below `vocabSize`: rows of the embedding beyond the tokenizer's vocabulary are never chosen.
+   * `stats` are those of the engine that the logits come from, for the remedy in the error.
    * @throws CflowError NONFINITE_WEIGHT if a logit is NaN or none is finite
    */
-  sample(logits: Float32Array, vocabSize = logits.length): number {
+  sample(logits: Float32Array, vocabSize = logits.length, stats?: () => EngineStats): number {
     const allowed = logits.subarray(0, vocabSize);
-    const best = largest(allowed);
+    const best = largest(allowed, stats);
     if (this.#temperature === 0) return best;
     const candidates = this.#candidates(allowed);
     const weight = (id: number) => Math.exp((allowed[id]! - allowed[best]!) / this.#temperature);
@@ -107,37 +109,27 @@ function fewLargest(logits: Float32Array, count: number): Uint32Array {
   return ids;
 }
 
-function checkOptions(options: SamplerOptions): void {
-  for (const [name, { min, max, whole }] of Object.entries(RANGES)) {
-    const value = options[name as keyof SamplerOptions];
-    if (value === undefined) continue;
-    if (value >= min && value <= max && (!whole || Number.isInteger(value))) continue;
-    throw new CflowError(
-      'USAGE',
-      `${value} is not ${whole ? 'a whole number' : 'a number'} from ${min} to ${max}`,
-      {
-        field: name,
-        value,
-      },
-    );
-  }
-}
-
 /** Index of the largest logit, the lower one of equals. */
-function largest(logits: Float32Array): number {
+function largest(logits: Float32Array, stats?: () => EngineStats): number {
   let best = 0;
   for (let id = 0; id < logits.length; id++) {
-    if (Number.isNaN(logits[id]!)) notFinite(id, 'NaN');
+    if (Number.isNaN(logits[id]!)) notFinite(id, 'NaN', stats);
     if (logits[id]! > logits[best]!) best = id;
   }
-  if (!Number.isFinite(logits[best]!)) notFinite(best, String(logits[best]));
+  if (!Number.isFinite(logits[best]!)) notFinite(best, String(logits[best]), stats);
   return best;
 }
 
-function notFinite(id: number, value: string): never {
+function notFinite(id: number, value: string, stats?: () => EngineStats): never {
   throw new CflowError('NONFINITE_WEIGHT', `the logit of token ${id} is ${value}`, {
-    remedy: 'a weight is not finite or overflows; verify the file or convert it again',
+    remedy: notFiniteRemedy(stats?.()),
   });
+}
+
+/** What to do about logits that are not finite. */
+export function notFiniteRemedy(stats?: EngineStats): string {
+  const cache = stats?.native?.cache === 'f16' ? 'try --cache f32, as keys or values may exceed f16; ' : '';
+  return `${cache}a weight is not finite or overflows: verify the file or convert it again`;
 }
 
 const total = (weights: Float64Array) => weights.reduce((sum, weight) => sum + weight, 0);

@@ -1,12 +1,23 @@
 import { CflowError, type ModelConfig } from '@cflow/format';
+import {
+  abortSignal,
+  type Checks,
+  callback,
+  check,
+  checkOptions,
+  count,
+  flag,
+  idList,
+  shown,
+} from './checks.js';
 import { type EngineSession, type EngineStats, interrupt } from './engine.js';
 import { Sampler, type SamplerOptions } from './sampler.js';
-import type { TextTokenizer } from './tokenizer.js';
+import type { TextStream, TextTokenizer } from './tokenizer.js';
 
 export const DEFAULT_MAX_TOKENS = 128;
 
 export interface GenerateOptions extends SamplerOptions {
-  /** Ids to pass through the model first; may be omitted after a `prefill`. */
+  /** Ids to pass through the model first; without them, the sequence goes on where it is. */
   readonly ids?: readonly number[] | undefined;
   /** Tokens to generate; must fit the context. Absent = 128, or as many as fit. */
   readonly maxTokens?: number | undefined;
@@ -15,6 +26,21 @@ export interface GenerateOptions extends SamplerOptions {
   /** Ends the generation between tokens with CflowError INTERRUPTED. */
   readonly signal?: AbortSignal | undefined;
 }
+
+export interface PrefillOptions {
+  readonly signal?: AbortSignal | undefined;
+  /** Sees the logits after each token, [vocabSize], valid during the call only. What it throws ends the session. */
+  readonly onLogits?: ((index: number, logits: Float32Array) => void) | undefined;
+}
+
+/** Those of a sampler are checked by the sampler. */
+const GENERATE_CHECKS: Checks<Omit<GenerateOptions, keyof SamplerOptions>> = {
+  ids: idList,
+  maxTokens: count,
+  ignoreEos: flag,
+  signal: abortSignal,
+};
+const PREFILL_CHECKS: Checks<PrefillOptions> = { signal: abortSignal, onLogits: callback };
 
 /** Why a generation ended: an end-of-text token, maxTokens, or the end of the context. */
 export type FinishReason = 'eos' | 'length' | 'context';
@@ -46,14 +72,22 @@ export interface SessionParts {
   readonly config: ModelConfig;
   readonly engine: EngineSession;
   readonly tokenizer?: TextTokenizer | undefined;
-  readonly onClose?: (session: Session) => void;
+  readonly onClose?: () => void;
 }
 
-/** One sequence of tokens through a model. Its calls must not overlap: each rejects with USAGE while another runs. */
+/**
+ * One sequence of tokens through a model. Its calls must not overlap: each rejects with USAGE while another runs.
+ * A generated token belongs to the sequence. The last one of a generation has not passed through the model, which would
+ * be in vain if nothing followed; whatever follows (`prefill`, `decode`, `generate`) passes it first.
+ */
 export class Session {
   readonly #parts: SessionParts;
   #position = 0;
   #logits: Float32Array | undefined;
+  /** A generated token that has not passed yet. */
+  #pending: number | undefined;
+  /** Text of what was generated since ids last came from outside. */
+  #stream: TextStream | undefined;
   #busy = false;
   #closed = false;
   #failure: unknown;
@@ -65,7 +99,7 @@ export class Session {
     this.#parts = parts;
   }
 
-  /** Tokens that have passed. */
+  /** Tokens that have passed through the model; the last one of a generation has not. */
   get position(): number {
     return this.#position;
   }
@@ -80,22 +114,22 @@ export class Session {
    * Passes tokens through the model. `onLogits` sees the logits after each of them.
    * @throws CflowError USAGE for no or unknown ids, LIMIT_EXCEEDED beyond the context, INTERRUPTED by the signal
    */
-  async prefill(
-    ids: readonly number[],
-    options: {
-      signal?: AbortSignal | undefined;
-      onLogits?: (index: number, logits: Float32Array) => void;
-    } = {},
-  ): Promise<void> {
+  async prefill(ids: readonly number[], options: PrefillOptions = {}): Promise<void> {
+    checkOptions(options, PREFILL_CHECKS);
     await this.#exclusive(() => this.#prefill(ids, options));
   }
 
   /** Passes one token. Throws as `prefill`. */
   async decode(id: number): Promise<void> {
-    await this.#exclusive(() => this.#decode(id));
+    await this.#exclusive(async () => {
+      this.#checkIds([id]);
+      await this.#passPending();
+      await this.#decode(id);
+      this.#stream = this.#parts.tokenizer?.stream([id]);
+    });
   }
 
-  /** A copy of the logits after the last token, [vocabSize]. @throws CflowError USAGE before the first */
+  /** A copy of the logits after the last token that has passed, [vocabSize]. @throws CflowError USAGE before the first */
   logits(): Float32Array {
     this.#usable();
     if (!this.#logits)
@@ -104,15 +138,21 @@ export class Session {
   }
 
   /**
-   * Generates tokens one by one; the last has `finish`. Leaving the loop early ends the generation.
+   * Generates tokens one by one; the last has `finish`. Leaving the loop early ends the generation; another goes on
+   * after the last token, as if there had been one.
    * @throws CflowError as `prefill`, and NONFINITE_WEIGHT when logits are NaN
    */
   async *generate(options: GenerateOptions = {}): AsyncGenerator<GeneratedToken, void, void> {
+    checkOptions(options, GENERATE_CHECKS);
     const sampler = new Sampler(options);
     this.#enter();
     try {
       const count = this.#budget(options);
-      if (options.ids) await this.#prefill(options.ids, options);
+      if (options.ids) await this.#prefill(options.ids, { signal: options.signal });
+      else if (this.#pending !== undefined) {
+        interrupt(options.signal);
+        await this.#passPending();
+      }
       if (!this.#logits)
         throw new CflowError('USAGE', 'nothing to continue: give ids, or call prefill first');
       yield* this.#tokens(sampler, count, options);
@@ -134,7 +174,7 @@ export class Session {
     if (this.#closed) return;
     this.#closed = true;
     await this.#parts.engine.close();
-    this.#parts.onClose?.(this);
+    this.#parts.onClose?.();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -144,34 +184,33 @@ export class Session {
   async *#tokens(
     sampler: Sampler,
     { count, finish }: { count: number; finish: FinishReason },
-    { ids = [], ignoreEos = false, signal }: GenerateOptions,
+    { ignoreEos = false, signal }: GenerateOptions,
   ): AsyncGenerator<GeneratedToken, void, void> {
-    const { config, tokenizer } = this.#parts;
-    const stream = tokenizer?.stream(ids);
+    const { config, engine } = this.#parts;
+    const stream = this.#stream;
     for (let i = 0; i < count; i++) {
       this.#usable();
       interrupt(signal);
-      const id = sampler.sample(this.#logits!, this.vocabLimit);
+      const id = sampler.sample(this.#logits!, this.vocabLimit, () => engine.stats());
+      this.#pending = id;
       this.#counts.generatedTokens++;
       const last =
         !ignoreEos && config.eosTokenIds.includes(id) ? 'eos' : i + 1 === count ? finish : undefined;
       const text = (stream?.push(id) ?? '') + (last && stream ? stream.flush() : '');
       yield last ? { id, text, finish: last } : { id, text };
       if (last) return;
-      await this.#decode(id);
+      await this.#passPending();
     }
   }
 
   /** How many tokens may be generated. The last one need not pass through the model, so it needs no position. */
   #budget({ ids = [], maxTokens }: GenerateOptions): { count: number; finish: FinishReason } {
     const { contextLength } = this.#parts.config;
-    const room = contextLength - this.#position - ids.length + 1;
+    const given = this.#position + (this.#pending === undefined ? 0 : 1) + ids.length;
+    const room = contextLength - given + 1;
     if (maxTokens === undefined) {
       const count = Math.min(DEFAULT_MAX_TOKENS, room);
       return { count, finish: count < DEFAULT_MAX_TOKENS ? 'context' : 'length' };
-    }
-    if (!Number.isInteger(maxTokens) || maxTokens < 1) {
-      throw new CflowError('USAGE', `${maxTokens} is not a whole number above 0`, { field: 'maxTokens' });
     }
     if (maxTokens > room) {
       throw new CflowError(
@@ -181,21 +220,33 @@ export class Session {
           field: 'maxTokens',
           value: maxTokens,
           limit: contextLength,
-          remedy: `at most ${Math.max(0, room)} fit after ${this.#position + ids.length} tokens`,
+          remedy: `at most ${Math.max(0, room)} fit after ${given} tokens`,
         },
       );
     }
     return { count: maxTokens, finish: 'length' };
   }
 
-  async #prefill(ids: readonly number[], options: Parameters<EngineSession['run']>[1]): Promise<void> {
+  /** Passes the token that was generated last, if it has not passed. */
+  async #passPending(): Promise<void> {
+    if (this.#pending === undefined) return;
+    await this.#decode(this.#pending);
+    this.#pending = undefined;
+  }
+
+  async #prefill(ids: readonly number[], options: PrefillOptions): Promise<void> {
+    check('ids', ids, idList);
     if (ids.length === 0) throw new CflowError('USAGE', 'no token ids: the prompt is empty');
+    this.#checkIds(ids);
+    interrupt(options.signal);
+    await this.#passPending();
     const start = performance.now();
     await this.#run(ids, options);
     const ms = performance.now() - start;
     if (this.#counts.promptTokens === 0) this.#counts.firstTokenMs = ms;
     this.#counts.promptTokens += ids.length;
     this.#counts.prefillMs += ms;
+    this.#stream = this.#parts.tokenizer?.stream(ids);
   }
 
   async #decode(id: number): Promise<void> {
@@ -206,10 +257,9 @@ export class Session {
     this.#tokenMs.push(ms);
   }
 
-  async #run(ids: readonly number[], options?: Parameters<EngineSession['run']>[1]): Promise<void> {
+  async #run(ids: readonly number[], options?: PrefillOptions): Promise<void> {
     this.#usable();
-    this.#checkIds(ids);
-    interrupt(options?.signal);
+    this.#checkRoom(ids.length);
     try {
       this.#logits = await this.#parts.engine.run(ids, options);
       this.#position += ids.length;
@@ -221,17 +271,21 @@ export class Session {
   }
 
   #checkIds(ids: readonly number[]): void {
-    const { vocabSize, contextLength } = this.#parts.config;
-    const bad = ids.find((id) => !Number.isInteger(id) || id < 0 || id >= vocabSize);
-    if (bad !== undefined) {
-      throw new CflowError('USAGE', `token id ${bad} is not a whole number from 0 to ${vocabSize - 1}`, {
-        field: 'ids',
-        value: bad,
-        limit: vocabSize,
-      });
+    const { vocabSize } = this.#parts.config;
+    // Not `find`, whose answer for a hole in an array is that of one not found.
+    const index = ids.findIndex((id) => !Number.isInteger(id) || id < 0 || id >= vocabSize);
+    if (index >= 0) {
+      const problem = `${shown(ids[index])} is not a whole number from 0 to ${vocabSize - 1}`;
+      const details = { field: `ids[${index}]`, value: ids[index], limit: vocabSize };
+      throw new CflowError('USAGE', problem, details);
     }
-    if (this.#position + ids.length > contextLength) {
-      const needed = this.#position + ids.length;
+    this.#checkRoom(ids.length + (this.#pending === undefined ? 0 : 1));
+  }
+
+  #checkRoom(tokens: number): void {
+    const { contextLength } = this.#parts.config;
+    const needed = this.#position + tokens;
+    if (needed > contextLength) {
       throw new CflowError('LIMIT_EXCEEDED', `${needed} tokens do not fit the context of ${contextLength}`, {
         field: 'ids',
         value: needed,

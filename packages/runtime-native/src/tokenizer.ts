@@ -1,5 +1,6 @@
 import { CflowError, type Metadata } from '@cflow/format';
 import { Tokenizer } from '@huggingface/tokenizers';
+import { check, idList, text as textCheck } from './checks.js';
 
 type TokenizerMetadata = NonNullable<Metadata['tokenizer']>;
 
@@ -34,16 +35,19 @@ export class TextTokenizer {
   /**
    * Ids of a text, with the special tokens that the tokenizer's post-processor adds; a BOS spelled out is not doubled.
    * Without `specialTokens` the text stands for itself, as that of a chat template does.
+   * @throws CflowError USAGE if it is no text
    */
   encode(text: string, { specialTokens = true }: { readonly specialTokens?: boolean } = {}): number[] {
+    check('text', text, textCheck);
     const { ids } = this.#tokenizer.encode(text, { add_special_tokens: specialTokens });
     if (!specialTokens) return ids;
     return this.#bos !== undefined && ids[0] === this.#bos && ids[1] === this.#bos ? ids.slice(1) : ids;
   }
 
-  /** Text of ids, without special tokens; ids that the vocabulary lacks give nothing. */
+  /** Text of ids, without special tokens; ids that the vocabulary lacks give nothing. @throws CflowError USAGE if they are no array */
   decode(ids: readonly number[]): string {
-    const known = ids.filter((id) => this.#tokenizer.id_to_token(id) !== undefined);
+    check('ids', ids, idList);
+    const known = Array.from(ids).filter((id) => this.#tokenizer.id_to_token(id) !== undefined);
     if (known.length === 0) return '';
     // Spaces are left as the tokens have them: a clean-up across tokens would change text already streamed.
     return this.#tokenizer.decode(known, { skip_special_tokens: true, clean_up_tokenization_spaces: false });

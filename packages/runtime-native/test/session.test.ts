@@ -119,6 +119,74 @@ describe('generate', () => {
   });
 });
 
+describe('what follows a generation', () => {
+  const greedy = { temperature: 0, ignoreEos: true };
+  const unbroken = async (model: Model, maxTokens: number) =>
+    (await collect(model.createSession(), { ...greedy, ids: [5, 6], maxTokens })).map(({ id }) => id);
+
+  it.each([1, 4])('goes on after %i tokens as if it had not ended', async (first) => {
+    const { model } = await openGolden('arch4');
+    const session = model.createSession();
+    const ids = await collect(session, { ...greedy, ids: [5, 6], maxTokens: first });
+    ids.push(...(await collect(session, { ...greedy, maxTokens: 3 })));
+    ids.push(...(await collect(session, { ...greedy, maxTokens: 2 })));
+    expect(ids.map(({ id }) => id)).toEqual(await unbroken(model, first + 5));
+    expect(session.position).toBe(2 + first + 5 - 1);
+  });
+
+  it('goes on after a loop that was left', async () => {
+    const { model } = await openGolden('arch4');
+    const session = model.createSession();
+    const ids: number[] = [];
+    for await (const { id } of session.generate({ ...greedy, ids: [5, 6] })) {
+      ids.push(id);
+      if (ids.length === 3) break;
+    }
+    ids.push(...(await collect(session, { ...greedy, maxTokens: 4 })).map(({ id }) => id));
+    expect(ids).toEqual(await unbroken(model, 7));
+  });
+
+  it.each(['prefill', 'decode', 'generate'] as const)('%s comes after the last token', async (method) => {
+    const { model } = await openGolden('arch4');
+    const session = model.createSession();
+    const generated = await collect(session, { ...greedy, ids: [5, 6], maxTokens: 2 });
+    const next = {
+      prefill: () => session.prefill([9]),
+      decode: () => session.decode(9),
+      generate: () => session.generate({ ...greedy, ids: [9] }).next(),
+    };
+    await next[method]();
+    const whole = model.createSession();
+    await whole.prefill([5, 6, ...generated.map(({ id }) => id), 9]);
+    expect(session.position).toBe(5);
+    expect(session.logits()).toEqual(whole.logits());
+  });
+
+  it('has text that joins on', async () => {
+    const { model } = await openGolden('arch4', { tokenizer: tokenizerMetadata() });
+    const options = { ids: [5], temperature: 100, topK: 0, topP: 1, seed: 3 };
+    const session = model.createSession();
+    const first = await collect(session, { ...options, maxTokens: 4 });
+    const second = await collect(session, { ...options, ids: undefined, maxTokens: 4 });
+    const all = [5, ...[...first, ...second].map(({ id }) => id)];
+    const text = [...first, ...second].map((token) => token.text).join('');
+    expect(model.tokenizer!.decode(all)).toBe(model.tokenizer!.decode([5]) + text);
+  });
+
+  it('counts the token that has not passed', async () => {
+    const { model } = await openGolden('arch5', {}, { contextLength: 8 });
+    const session = model.createSession();
+    await collect(session, { ...greedy, ids: [1, 2, 3], maxTokens: 2 });
+    await expect(session.prefill([1, 2, 3, 4])).rejects.toMatchObject({ code: 'LIMIT_EXCEEDED' });
+    await expect(collect(session, { maxTokens: 5 })).rejects.toMatchObject({
+      code: 'LIMIT_EXCEEDED',
+      details: { remedy: 'at most 4 fit after 5 tokens' },
+    });
+    expect((await collect(session, greedy)).map(({ finish }) => finish)).toEqual([...Array(3), 'context']);
+    await expect(collect(session, greedy)).rejects.toMatchObject({ code: 'LIMIT_EXCEEDED' });
+  });
+});
+
 describe('stats', () => {
   it('count tokens, and time them one by one', async () => {
     // 1 ms for the prompt, then tokens of 1 to 100 ms: the median is the 50th of them, p99 the 99th.

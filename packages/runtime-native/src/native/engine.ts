@@ -62,12 +62,27 @@ export const openNativeEngine: EngineFactory = async (source, file, options) => 
   await setImmediate();
   const program = lowerPlan(buildPlan(file.config, { transfers: 'none' }), file, resolved);
   await setImmediate();
-  const handle = await addon.openEngine(fd, source.size, program, resolved).catch((error) => {
-    throw nativeError(error, source.name);
-  });
+  const handle = await guardedAsync(source.name, () => addon.openEngine(fd, source.size, program, resolved));
   const isa = resolved.isa || addon.isa().selected;
   return new NativeEngine(handle, { ...resolved, isa }, source.name, file.config.vocabSize);
 };
+
+/** What the addon throws or rejects with, as a CflowError. */
+async function guardedAsync<T>(file: string, work: () => Promise<T>): Promise<T> {
+  try {
+    return await work();
+  } catch (error) {
+    throw nativeError(error, file);
+  }
+}
+
+function guarded<T>(file: string, work: () => T): T {
+  try {
+    return work();
+  } catch (error) {
+    throw nativeError(error, file);
+  }
+}
 
 function checkIsa(addon: Addon, isa: string): void {
   const { available } = addon.isa();
@@ -99,7 +114,7 @@ class NativeEngine implements Engine {
   createSession(): EngineSession {
     const stats = () => this.#stats();
     return new NativeSession(
-      this.#guard(() => this.#handle.createSession()),
+      guarded(this.#file, () => this.#handle.createSession()),
       this.#vocabSize,
       this.#file,
       stats,
@@ -107,22 +122,14 @@ class NativeEngine implements Engine {
   }
 
   close(): Promise<void> {
-    return this.#handle.close();
+    return guardedAsync(this.#file, () => this.#handle.close());
   }
 
   #stats(): EngineFigures {
-    const { weightBytes, ...figures } = this.#guard(() => this.#handle.stats());
+    const { weightBytes, ...figures } = guarded(this.#file, () => this.#handle.stats());
     const { isa, threads, threadsReason, weights, weightsReason, arithmetic, cache } = this.#options;
     const chosen = { isa, threads, threadsReason, weights, weightsReason, arithmetic, cache };
     return { weightBytes, native: { ...chosen, ...figures } };
-  }
-
-  #guard<T>(work: () => T): T {
-    try {
-      return work();
-    } catch (error) {
-      throw nativeError(error, this.#file);
-    }
   }
 }
 
@@ -147,23 +154,26 @@ class NativeSession implements EngineSession {
     signal?.addEventListener('abort', cancel, { once: true });
     try {
       if (onLogits) await this.#runAll(ids, onLogits, signal);
-      else await this.#handle.run(Int32Array.from(ids), this.#last, false);
+      else await this.#pass(ids, this.#last, false);
       return this.#last;
-    } catch (error) {
-      throw nativeError(error, this.#file);
     } finally {
       signal?.removeEventListener('abort', cancel);
     }
   }
 
   stats() {
-    return { ...this.#engineStats(), cacheBytes: this.#handle.cacheBytes() };
+    return { ...this.#engineStats(), cacheBytes: guarded(this.#file, () => this.#handle.cacheBytes()) };
   }
 
   close(): Promise<void> {
-    return this.#handle.close();
+    return guardedAsync(this.#file, () => this.#handle.close());
   }
 
+  #pass(ids: readonly number[], logits: Float32Array, all: boolean): Promise<void> {
+    return guardedAsync(this.#file, () => this.#handle.run(Int32Array.from(ids), logits, all));
+  }
+
+  /** What `onLogits` throws is the caller's, and stays as it is. */
   async #runAll(
     ids: readonly number[],
     onLogits: NonNullable<RunOptions['onLogits']>,
@@ -173,8 +183,8 @@ class NativeSession implements EngineSession {
     const rows = new Float32Array(Math.min(ids.length, LOGITS_SLICE) * size);
     for (let from = 0; from < ids.length; from += LOGITS_SLICE) {
       interrupt(signal);
-      const slice = Int32Array.from(ids.slice(from, from + LOGITS_SLICE));
-      await this.#handle.run(slice, rows, true);
+      const slice = ids.slice(from, from + LOGITS_SLICE);
+      await this.#pass(slice, rows, true);
       for (let i = 0; i < slice.length; i++) onLogits(from + i, rows.subarray(i * size, (i + 1) * size));
       this.#last.set(rows.subarray((slice.length - 1) * size, slice.length * size));
     }

@@ -1,6 +1,7 @@
 /** What the native engine is opened with: defaults and checks. */
 import { totalmem } from 'node:os';
-import { CflowError, DTYPES, type Dtype } from '@cflow/format';
+import { DTYPES, type Dtype, type TransferMode } from '@cflow/format';
+import { type Checks, checkOptions, choice, flag, text, whole } from '../checks.js';
 import type { EngineOptions } from '../engine.js';
 import { threadBudget } from '../threads.js';
 import type { NativeEngineOptions } from './addon.js';
@@ -9,6 +10,18 @@ import { type Arithmetic, readsInt8 } from './lower.js';
 export const MAX_THREADS = 1024;
 /** Tokens of one batch of a prefill: enough that reading weights no longer counts. */
 const MAX_BATCH = 512;
+
+export const ENGINE_CHECKS: Checks<EngineOptions> = {
+  transfers: choice(['none', 'stall', 'overlap'] satisfies TransferMode[]),
+  threads: whole(1, MAX_THREADS),
+  weights: choice(['auto', 'mapped', 'resident']),
+  arithmetic: choice(['q8', 'f32']),
+  cache: choice(['f16', 'f32']),
+  maxBatch: whole(1, 65_536),
+  isa: text,
+  profile: flag,
+  delayAware: flag,
+};
 
 export interface ResolvedOptions extends NativeEngineOptions {
   /** Where the number of threads came from, for people. */
@@ -29,9 +42,10 @@ export interface Place {
 
 /**
  * The options of the engine for a file.
- * @throws CflowError USAGE for a number of threads or tokens that is none
+ * @throws CflowError USAGE for an option that is none
  */
 export async function resolveOptions(place: Place, options: EngineOptions): Promise<ResolvedOptions> {
+  checkOptions(options, ENGINE_CHECKS);
   const { dtype } = place;
   const wanted: Arithmetic = options.arithmetic ?? (DTYPES[dtype].scaleBytes > 0 ? 'q8' : 'f32');
   const arithmetic = readsInt8(dtype, wanted) ? 'q8' : 'f32';
@@ -40,8 +54,8 @@ export async function resolveOptions(place: Place, options: EngineOptions): Prom
     ...chooseWeights(place, options.weights),
     arithmetic,
     cache: options.cache ?? (arithmetic === 'q8' ? 'f16' : 'f32'),
-    threads: whole('threads', threads, MAX_THREADS),
-    maxBatch: whole('maxBatch', options.maxBatch ?? MAX_BATCH, 65_536),
+    threads: Math.min(threads, MAX_THREADS),
+    maxBatch: options.maxBatch ?? MAX_BATCH,
     isa: options.isa ?? process.env.CFLOW_ISA ?? '',
     profile: options.profile ?? false,
     threadsReason: reason,
@@ -65,8 +79,3 @@ const size = (bytes: number) =>
   bytes < 1e9 ? `${(bytes / 1e6).toFixed(2)} MB` : `${(bytes / 1e9).toFixed(2)} GB`;
 
 const asAsked = (threads: number) => ({ threads, reason: 'as asked' });
-
-function whole(field: string, value: number, limit: number): number {
-  if (Number.isInteger(value) && value >= 1 && value <= limit) return value;
-  throw new CflowError('USAGE', `${value} is not a whole number from 1 to ${limit}`, { field, value, limit });
-}
