@@ -12,9 +12,9 @@ import {
 import { openFileSource } from '@cflow/format/node';
 import { Model } from '@cflow/runtime-native';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { parseGguf, tensorValues } from '../../convert/test/gguf-plain.js';
 import { modelOf } from '../src/geometry.js';
 import { type SynthModelOptions, synthesizeModel } from '../src/synth-model.js';
-import { readGguf, readGgufTensor } from './gguf-reader.js';
 
 /** A model of the same kind, small enough for a test. */
 const small = (name: string, change: Partial<ModelConfig>, layer: Partial<LayerConfig>): ModelConfig => {
@@ -160,7 +160,7 @@ describe('models in our own containers', () => {
 describe('GGUF', () => {
   it('says what llama.cpp must know of a dense model', async () => {
     const bytes = await readFile(await make({ geometry: DENSE, format: 'gguf' }));
-    const file = readGguf(bytes);
+    const file = parseGguf(bytes);
     const { 'tokenizer.ggml.tokens': tokens, ...values } = file.metadata;
     expect(values).toMatchObject({
       'general.architecture': 'llama',
@@ -173,8 +173,10 @@ describe('GGUF', () => {
       'llama.context_length': 2048,
     });
     expect(new Set(tokens as string[]).size).toBe(640);
-    expect(file.tensors.length).toBe(3 + 2 * 9);
-    const shapes = Object.fromEntries(file.tensors.map(({ name, dims, type }) => [name, [type, ...dims]]));
+    expect(Object.keys(file.tensors).length).toBe(3 + 2 * 9);
+    const shapes = Object.fromEntries(
+      Object.entries(file.tensors).map(([name, { dims, type }]) => [name, [type, ...dims]]),
+    );
     expect(shapes).toMatchObject({
       'token_embd.weight': [2, 512, 640],
       'output_norm.weight': [0, 512],
@@ -198,12 +200,12 @@ describe('GGUF', () => {
     const ours = await make({ geometry: DENSE });
     const bytes = await readFile(await make({ geometry: DENSE, format: 'gguf' }));
     expectSame(
-      readGgufTensor(bytes, 'blk.1.ffn_down.weight'),
+      tensorValues(bytes, 'blk.1.ffn_down.weight'),
       await tensorOf(ours, 'layers.1.ffn.down_proj.weight'),
     );
-    expectSame(readGgufTensor(bytes, 'token_embd.weight'), await tensorOf(ours, 'embed_tokens.weight'));
+    expectSame(tensorValues(bytes, 'token_embd.weight'), await tensorOf(ours, 'embed_tokens.weight'));
     const k = await tensorOf(ours, 'layers.1.attn.k_proj.weight');
-    const rows = readGgufTensor(bytes, 'blk.1.attn_k.weight');
+    const rows = tensorValues(bytes, 'blk.1.attn_k.weight');
     const row = (values: Float32Array, index: number) => values.subarray(index * 512, (index + 1) * 512);
     // Head 1 starts at row 64: its elements 0, 1, 2 there are elements 0, 32 and 1 here.
     for (const [at, from] of [
@@ -219,7 +221,7 @@ describe('GGUF', () => {
   it('has the experts of a layer in one tensor, and rotates OLMoE as we do', async () => {
     const ours = await make({ geometry: OLMOE });
     const bytes = await readFile(await make({ geometry: OLMOE, format: 'gguf' }));
-    const file = readGguf(bytes);
+    const file = parseGguf(bytes);
     expect(file.metadata).toMatchObject({
       'general.architecture': 'olmoe',
       'olmoe.expert_count': 16,
@@ -227,15 +229,15 @@ describe('GGUF', () => {
       'olmoe.feed_forward_length': 96,
     });
     const name = 'blk.1.ffn_down_exps.weight';
-    expect(file.tensors.find((tensor) => tensor.name === name)?.dims).toEqual([96, 256, 16]);
-    const last = readGgufTensor(bytes, name).subarray(15 * 96 * 256);
+    expect(file.tensors[name]?.dims).toEqual([96, 256, 16]);
+    const last = tensorValues(bytes, name).subarray(15 * 96 * 256);
     expectSame(last, await tensorOf(ours, 'layers.1.experts.15.down_proj.weight'));
     expectSame(
-      readGgufTensor(bytes, 'blk.1.attn_q.weight'),
+      tensorValues(bytes, 'blk.1.attn_q.weight'),
       await tensorOf(ours, 'layers.1.attn.q_proj.weight'),
     );
     expectSame(
-      readGgufTensor(bytes, 'blk.1.ffn_gate_inp.weight'),
+      tensorValues(bytes, 'blk.1.ffn_gate_inp.weight'),
       await tensorOf(ours, 'layers.1.router.weight'),
     );
   });

@@ -1,79 +1,10 @@
-/** A reader and a writer of GGUF for tests alone, from the specification: they share nothing with the code they judge. */
+/** A writer of GGUF from the specification, and models, for tests alone. */
 import { writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
-import { type ModelConfigInput, memorySource, openModel, parseModelConfig } from '@cflow/format';
+import { dirname, join } from 'node:path';
+import { type ModelConfigInput, memorySource, openModel, parseModelConfig, readTensor } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
 import { convert } from '../src/index.js';
 import { directory, safetensors, type TestTensor } from './sources-fixture.js';
-
-export interface PlainTensor {
-  /** Fastest first. */
-  dims: number[];
-  type: number;
-  offset: number;
-}
-export interface PlainGguf {
-  metadata: Record<string, unknown>;
-  tensors: Record<string, PlainTensor>;
-  dataStart: number;
-}
-
-/** Trusts the file. */
-export function parseGguf(bytes: Buffer): PlainGguf {
-  let at = 8;
-  const take = (count: number) => {
-    at += count;
-    return at - count;
-  };
-  const u32 = () => bytes.readUInt32LE(take(4));
-  const u64 = () => Number(bytes.readBigUInt64LE(take(8)));
-  const string = () => {
-    const length = u64();
-    const start = take(length);
-    return bytes.toString('utf8', start, start + length);
-  };
-  const value = (type: number): unknown => {
-    if (type === 4) return u32();
-    if (type === 5) return bytes.readInt32LE(take(4));
-    if (type === 6) return bytes.readFloatLE(take(4));
-    if (type === 7) return bytes[take(1)] === 1;
-    if (type === 8) return string();
-    if (type !== 9) throw new Error(`value type ${type} at ${at}`);
-    const item = u32();
-    return Array.from({ length: u64() }, () => value(item));
-  };
-  if (bytes.toString('latin1', 0, 4) !== 'GGUF' || bytes.readUInt32LE(4) !== 3) throw new Error('not GGUF 3');
-  const [tensorCount, keyCount] = [u64(), u64()];
-  const metadata: Record<string, unknown> = {};
-  for (let i = 0; i < keyCount; i++) {
-    const key = string();
-    metadata[key] = value(u32());
-  }
-  const tensors: Record<string, PlainTensor> = {};
-  for (let i = 0; i < tensorCount; i++) {
-    const name = string();
-    const dims = Array.from({ length: u32() }, u64);
-    tensors[name] = { dims, type: u32(), offset: u64() };
-  }
-  return { metadata, tensors, dataStart: Math.ceil(at / 32) * 32 };
-}
-
-/** Bytes of a tensor: `each` bytes per row of the fastest dimension. */
-export function tensorBytes(bytes: Buffer, name: string): Buffer {
-  const { tensors, dataStart } = parseGguf(bytes);
-  const { dims, type, offset } = tensors[name]!;
-  const count = dims.reduce((product, n) => product * n, 1);
-  const size = { 0: count * 4, 1: count * 2, 2: (count / 32) * 18, 8: (count / 32) * 34, 30: count * 2 }[
-    type
-  ]!;
-  return bytes.subarray(dataStart + offset, dataStart + offset + size);
-}
-
-/** Values of an F32 tensor. */
-export function f32Values(bytes: Buffer, name: string): number[] {
-  const own = tensorBytes(bytes, name);
-  return Array.from({ length: own.length / 4 }, (_, i) => own.readFloatLE(4 * i));
-}
 
 type Value = readonly [type: number, value: unknown, item?: number];
 export const u32 = (value: number): Value => [4, value];
@@ -279,3 +210,20 @@ export async function saved(bytes: Uint8Array, name = 'model.gguf'): Promise<str
 }
 
 export const inMemory = (bytes: Uint8Array) => memorySource(bytes, 'model.gguf');
+
+export const beside = (path: string, name: string) => join(dirname(path), name);
+export const run = (source: string, output: string, more: object = {}) =>
+  convert({ source, output, threads: 1, ...more });
+
+/** Values of one of our tensors, as a .cflow has them. */
+export async function ours(path: string, name: string): Promise<number[]> {
+  const source = await openFileSource(path);
+  try {
+    return [...(await readTensor(source, await openModel(source), name))];
+  } finally {
+    await source.close();
+  }
+}
+
+export const rowsOf = (values: number[], cols: number) =>
+  Array.from({ length: values.length / cols }, (_, row) => values.slice(row * cols, (row + 1) * cols));
