@@ -1,8 +1,7 @@
 // AVX for f32, SSE4.1 for integers: CPUs from 2011 on, without AVX2, FMA and F16C. Integer vectors are pairs of 16
 // bytes. trait_avx2.h says what each primitive does.
-#include <immintrin.h>
+#include "trait_avx.h"
 
-#include "layout.h"
 #include "table.h"
 
 namespace cflow {
@@ -16,16 +15,10 @@ CFLOW_KERNEL __m256 pair_to_float(__m128i a, __m128i b) {
   return _mm256_cvtepi32_ps(_mm256_insertf128_si256(_mm256_castsi128_si256(a), b, 1));
 }
 
-struct Sse41 {
-  using F = __m256;
-  static constexpr int kWidth = 8;
+struct Sse41 : AvxFloats {
   static constexpr int kTokensF32 = 2;
   static constexpr int kTokensQ8 = 4;
 
-  static CFLOW_KERNEL F zero() { return _mm256_setzero_ps(); }
-  static CFLOW_KERNEL F set1(float x) { return _mm256_set1_ps(x); }
-  static CFLOW_KERNEL F load(const float* p) { return _mm256_loadu_ps(p); }
-  static CFLOW_KERNEL void store(float* p, F x) { _mm256_storeu_ps(p, x); }
   static CFLOW_KERNEL __m256i first(int n) {
     const __m128i count = _mm_set1_epi32(n);
     const __m128i a = _mm_cmpgt_epi32(count, _mm_setr_epi32(0, 1, 2, 3));
@@ -41,15 +34,7 @@ struct Sse41 {
       _mm256_maskstore_ps(p, first(n), x);
     }
   }
-  static CFLOW_KERNEL F add(F a, F b) { return _mm256_add_ps(a, b); }
-  static CFLOW_KERNEL F sub(F a, F b) { return _mm256_sub_ps(a, b); }
-  static CFLOW_KERNEL F mul(F a, F b) { return _mm256_mul_ps(a, b); }
-  static CFLOW_KERNEL F div(F a, F b) { return _mm256_div_ps(a, b); }
   static CFLOW_KERNEL F fma(F a, F b, F c) { return _mm256_add_ps(_mm256_mul_ps(a, b), c); }
-  static CFLOW_KERNEL F min(F a, F b) { return _mm256_min_ps(a, b); }
-  static CFLOW_KERNEL F max(F a, F b) { return _mm256_max_ps(a, b); }
-  static CFLOW_KERNEL F abs(F x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
-  static CFLOW_KERNEL F round(F x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   static CFLOW_KERNEL __m128i shift_exponent(__m128i n) {
     return _mm_slli_epi32(_mm_add_epi32(n, _mm_set1_epi32(127)), 23);
   }
@@ -58,19 +43,6 @@ struct Sse41 {
     const __m128i a = shift_exponent(_mm256_castsi256_si128(whole));
     const __m128i b = shift_exponent(_mm256_extractf128_si256(whole, 1));
     return _mm256_castsi256_ps(_mm256_insertf128_si256(_mm256_castsi128_si256(a), b, 1));
-  }
-  static CFLOW_KERNEL F select_lt(F a, F b, F x, F y) {
-    return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
-  }
-  static CFLOW_KERNEL float hsum(F x) {
-    __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
-  }
-  static CFLOW_KERNEL float hmax(F x) {
-    __m128 s = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
-    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
   }
 
   /// Exponent and fraction, moved to their places in an f32, are the number times 2^-112; the product with 2^112 is
