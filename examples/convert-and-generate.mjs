@@ -15,5 +15,6 @@ const ids = model.tokenizer.encode('Once upon a time');
 for await (const { text } of session.generate({ ids, maxTokens: 40, temperature: 0 }))
   process.stdout.write(text);
 console.log();
+await session.close();
 await model.close();
 await rm(directory, { recursive: true });

@@ -18,14 +18,19 @@ function parser(argv: string[], defaultThreads: number) {
   return yargs(argv)
     .scriptName('cflow-convert')
     .usage(
-      '$0 <source> <output.cflow|.vflow>\n\nConverts a checkpoint directory or a .gguf, or lays a .cflow or .vflow out anew (also as .safetensors or .gguf).',
+      [
+        '$0 <source> <output.cflow|.vflow>',
+        '',
+        'Converts a checkpoint directory, one of the Hugging Face Hub (hf:org/name) or a GGUF (.gguf); lays a .cflow or .vflow out anew, or writes it as GGUF or .safetensors.',
+        'Guides: docs/guides/hub.md and docs/guides/gguf.md.',
+      ].join('\n'),
     )
     .command('$0 [source] [output]', false, (y) =>
       y
         .positional('source', {
           type: 'string',
           describe:
-            'checkpoint directory, hf:org/name[@revision], .gguf, .cflow or .vflow; may be absent with --model and --dry-run',
+            'checkpoint directory, hf:org/name[@revision] (Hugging Face Hub), GGUF (.gguf), .cflow or .vflow; may be absent with --model and --dry-run',
         })
         .positional('output', {
           type: 'string',
