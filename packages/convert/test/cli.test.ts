@@ -150,8 +150,9 @@ describe('command line', () => {
     expect(await listing(dir)).toEqual(['a.cflow', 'config.json', 'model.safetensors']);
   });
 
-  it('--help names every exit code', async () => {
+  it('--help names every exit code, and where checkpoints come from', async () => {
     const { code, stdout } = await run('--help');
+    for (const source of ['GGUF', 'hf:org/name']) expect(stdout).toContain(source);
     expect(code).toBe(0);
     expect(stdout.replace(/\s+/g, ' ')).toContain('10 The output exists');
   });

@@ -123,7 +123,7 @@ export class Session {
   async decode(id: number): Promise<void> {
     await this.#exclusive(async () => {
       this.#checkIds([id]);
-      await this.#passPending();
+      if (this.#pending !== undefined) await this.#passPending();
       await this.#decode(id);
       this.#stream = this.#parts.tokenizer?.stream([id]);
     });
@@ -227,10 +227,9 @@ export class Session {
     return { count: maxTokens, finish: 'length' };
   }
 
-  /** Passes the token that was generated last, if it has not passed. */
+  /** Passes the token that was generated last and has not passed. */
   async #passPending(): Promise<void> {
-    if (this.#pending === undefined) return;
-    await this.#decode(this.#pending);
+    await this.#decode(this.#pending!);
     this.#pending = undefined;
   }
 
@@ -239,7 +238,8 @@ export class Session {
     if (ids.length === 0) throw new CflowError('USAGE', 'no token ids: the prompt is empty');
     this.#checkIds(ids);
     interrupt(options.signal);
-    await this.#passPending();
+    // Without a wait where there is nothing to wait for: a call that is under way is one that `close` can cancel.
+    if (this.#pending !== undefined) await this.#passPending();
     const start = performance.now();
     await this.#run(ids, options);
     const ms = performance.now() - start;
