@@ -1,10 +1,11 @@
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { describe, expect, it, onTestFinished, vi } from 'vitest';
+import { describe, expect, it, onTestFinished } from 'vitest';
 import { Chat, ChatTemplate } from '../src/chat.js';
 import { main } from '../src/cli.js';
 import { Model } from '../src/model.js';
+import { captured } from './helpers.js';
 import { goldenFile } from './model-file.js';
 
 const CHATML =
@@ -103,23 +104,7 @@ describe('Chat', () => {
   });
 });
 
-async function run(...argv: string[]) {
-  let [out, err] = ['', ''];
-  const capture = (append: (text: string) => void) => (chunk: unknown, done?: unknown) => {
-    append(String(chunk));
-    if (typeof done === 'function') done();
-    return true;
-  };
-  const spies = [
-    vi.spyOn(process.stdout, 'write').mockImplementation(capture((text) => (out += text)) as never),
-    vi.spyOn(process.stderr, 'write').mockImplementation(capture((text) => (err += text)) as never),
-  ];
-  try {
-    return { code: await main(argv), out, err };
-  } finally {
-    for (const spy of spies) spy.mockRestore();
-  }
-}
+const run = (...argv: string[]) => captured(main, argv);
 
 describe('cflow-run --chat', () => {
   const greedy = ['--max-tokens', '4', '--temperature', '0'];

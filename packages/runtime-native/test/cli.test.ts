@@ -2,8 +2,9 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { openFileSource } from '@cflow/format/node';
-import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { main } from '../src/cli.js';
+import { captured } from './helpers.js';
 import { goldenFile, tokenizerMetadata } from './model-file.js';
 
 let directory: string;
@@ -21,25 +22,7 @@ beforeAll(async () => {
 
 afterAll(() => rm(directory, { recursive: true }));
 
-/** Runs the command in this process; everything it writes is captured. */
-async function run(...argv: string[]): Promise<{ code: number; out: string; err: string }> {
-  let out = '';
-  let err = '';
-  const capture = (append: (text: string) => void) => (chunk: unknown, done?: unknown) => {
-    append(String(chunk));
-    if (typeof done === 'function') done();
-    return true;
-  };
-  const spies = [
-    vi.spyOn(process.stdout, 'write').mockImplementation(capture((text) => (out += text)) as never),
-    vi.spyOn(process.stderr, 'write').mockImplementation(capture((text) => (err += text)) as never),
-  ];
-  try {
-    return { code: await main(argv), out, err };
-  } finally {
-    for (const spy of spies) spy.mockRestore();
-  }
-}
+const run = (...argv: string[]) => captured(main, argv);
 
 describe('cflow-run', () => {
   it('--json gives prompt and generated ids in one document', async () => {

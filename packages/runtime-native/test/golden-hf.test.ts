@@ -9,6 +9,7 @@ import { convert, readModelConfig } from '@cflow/convert';
 import type { TransferMode } from '@cflow/format';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { ENGINES, type EngineName, Model } from '../src/model.js';
+import { difference } from './helpers.js';
 
 const HF = fileURLToPath(new URL('golden/hf', import.meta.url));
 const TOLERANCE = 1e-4;
@@ -26,12 +27,6 @@ async function converted(source: string): Promise<string> {
   const output = join(dir, 'model.cflow');
   await convert({ source, output, dtype: 'f32', threads: 1 });
   return output;
-}
-
-/** Largest difference of two vectors relative to the largest value expected. */
-function difference(actual: Float32Array, expected: readonly number[]): number {
-  const scale = Math.max(...expected.map(Math.abs));
-  return Math.max(...expected.map((value, i) => Math.abs(actual[i]! - value))) / scale;
 }
 
 async function differences(

@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import type { ExecutionPlan, PlanStep } from '@cflow/format';
+import { type ExecutionPlan, type ModelConfig, type PlanStep, parseModelConfig } from '@cflow/format';
+import { vi } from 'vitest';
 import { KvCache } from '../src/reference/kv-cache.js';
 import { runStep, type StepState } from '../src/reference/steps.js';
 import { MemoryWeightStore } from '../src/weights.js';
@@ -89,3 +90,72 @@ export function routings(plan: ExecutionPlan): { phase: number; buffer: string }
 }
 
 export const norm = (x: Float32Array) => Math.sqrt(x.reduce((sum, v) => sum + v * v, 0));
+
+/** Largest difference of two vectors of one length relative to the largest value expected. */
+export function difference(actual: ArrayLike<number>, expected: ArrayLike<number>): number {
+  let [worst, scale] = [0, 0];
+  for (let i = 0; i < expected.length; i++) {
+    worst = Math.max(worst, Math.abs(actual[i]! - expected[i]!));
+    scale = Math.max(scale, Math.abs(expected[i]!));
+  }
+  return actual.length === expected.length ? worst / scale : Number.NaN;
+}
+
+export const argmax = (x: Float32Array) => x.indexOf(Math.max(...x));
+
+/** Runs a command in this process; everything it writes is captured. */
+export async function captured(
+  main: (argv: string[]) => Promise<number>,
+  argv: string[],
+): Promise<{ code: number; out: string; err: string }> {
+  let [out, err] = ['', ''];
+  const capture = (append: (text: string) => void) => (chunk: unknown, done?: unknown) => {
+    append(String(chunk));
+    if (typeof done === 'function') done();
+    return true;
+  };
+  const spies = [
+    vi.spyOn(process.stdout, 'write').mockImplementation(capture((text) => (out += text)) as never),
+    vi.spyOn(process.stderr, 'write').mockImplementation(capture((text) => (err += text)) as never),
+  ];
+  try {
+    return { code: await main(argv), out, err };
+  } finally {
+    for (const spy of spies) spy.mockRestore();
+  }
+}
+
+/** The golden llama's config.json, by hand. */
+export const GOLDEN_LLAMA: ModelConfig = parseModelConfig({
+  name: 'golden-llama',
+  family: 'llama',
+  hiddenDim: 64,
+  vocabSize: 131,
+  contextLength: 128,
+  normEps: 1e-5,
+  combineStyle: 'sequential',
+  bosTokenId: 1,
+  eosTokenIds: [2],
+  layers: Array.from({ length: 3 }, () => ({
+    attention: {
+      heads: 4,
+      kvHeads: 2,
+      headDim: 24,
+      scale: 1 / Math.sqrt(24),
+      biasQkv: true,
+      biasOut: true,
+      rope: {
+        theta: 10_000,
+        rotaryDim: 24,
+        scaling: {
+          type: 'llama3',
+          factor: 4,
+          lowFreqFactor: 1,
+          highFreqFactor: 4,
+          originalContextLength: 16,
+        },
+      },
+    },
+    ffn: { dim: 100, activation: 'silu', bias: true },
+  })),
+});

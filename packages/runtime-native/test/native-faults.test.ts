@@ -152,8 +152,8 @@ describe('programs that contradict themselves', () => {
     ['a step in no stage', (p) => ({ stages: p.stages.slice(0, -1) })],
     ['an unknown step', (p) => ({ steps: withStep(p, 0, { op: 'dance' }) })],
     ['no steps', () => ({ steps: undefined })],
-    ['a negative offset', (p) => ({ steps: withStep(p, 0, { ...badEmbed(p, -5) }) })],
-    ['an offset beyond the file', (p) => ({ steps: withStep(p, 0, { ...badEmbed(p, 2 ** 40) }) })],
+    ['a negative offset', (p) => ({ steps: withStep(p, 0, badEmbed(p, -5)) })],
+    ['an offset beyond the file', (p) => ({ steps: withStep(p, 0, badEmbed(p, 2 ** 40)) })],
     ['a fraction of a layer', (p) => ({ buffers: p.buffers.map((length) => length + 0.5) })],
     ['a head beyond the stages', (p) => ({ headStage: p.stages.length })],
     ['an unknown dtype', () => ({ dtype: 4 })],
@@ -186,8 +186,8 @@ describe('programs that contradict themselves', () => {
   }
 });
 
-async function lowered() {
-  const source = await openFileSource(small);
+async function lowered(path = small) {
+  const source = await openFileSource(path);
   const file = await openModel(source);
   const options = { arithmetic: 'f32', delayAware: true } as const;
   const program = lowerPlan(buildPlan(file.config, { transfers: 'none' }), file, options);
@@ -221,17 +221,14 @@ describe('the handles', () => {
   });
 
   it('an array that was detached while the job ran', async () => {
-    const source = await openFileSource(slow);
-    const file = await openModel(source);
-    const plan = buildPlan(file.config, { transfers: 'none' });
-    const program = lowerPlan(plan, file, { arithmetic: 'f32', delayAware: true });
-    const engine = await addon.openEngine(source.fd!, source.size, program, OPTIONS);
+    const { fd, size, program, close } = await lowered(slow);
+    const engine = await addon.openEngine(fd, size, program, OPTIONS);
     const logits = new Float32Array(program.vocabSize);
     const run = engine.createSession().run(Int32Array.from(LONG.slice(0, 50)), logits, false);
     structuredClone(logits, { transfer: [logits.buffer] });
     await expect(run).rejects.toMatchObject({ code: 'USAGE' });
     await engine.close();
-    await source.close();
+    await close();
   });
 });
 

@@ -9,7 +9,7 @@ import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { Model, type OpenModelOptions } from '../src/model.js';
 import { loadAddon } from '../src/native/addon.js';
 import { negativeLogLikelihood } from '../src/perplexity.js';
-import { loadSafetensors } from './helpers.js';
+import { argmax, loadSafetensors } from './helpers.js';
 import { goldenFile, modelBytes } from './model-file.js';
 
 const GOLDEN = ['arch1', 'arch2_4', 'arch2_4_sync', 'arch3', 'arch4', 'arch5', 'parallel_sqrt2'] as const;
@@ -110,7 +110,6 @@ interface Scored {
 
 const TEXTS = 2;
 const TEXT_TOKENS = 200;
-const argmax = (logits: Float32Array) => logits.indexOf(Math.max(...logits));
 const sum = (values: readonly number[]) => values.reduce((total, value) => total + value, 0);
 
 async function scored(

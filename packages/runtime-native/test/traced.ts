@@ -146,13 +146,3 @@ export const PATHS = {
     }),
 } as const;
 export type PathName = keyof typeof PATHS;
-
-/** Largest difference of two vectors relative to the largest value expected. */
-export function difference(actual: ArrayLike<number>, expected: ArrayLike<number>): number {
-  let [worst, scale] = [0, 0];
-  for (let i = 0; i < expected.length; i++) {
-    worst = Math.max(worst, Math.abs(actual[i]! - expected[i]!));
-    scale = Math.max(scale, Math.abs(expected[i]!));
-  }
-  return actual.length === expected.length ? worst / scale : Number.NaN;
-}

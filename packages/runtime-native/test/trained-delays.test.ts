@@ -9,9 +9,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { ModelConfig } from '@cflow/format';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { goldenJson, norm, type Trace } from './helpers.js';
+import { difference, goldenJson, norm, type Trace } from './helpers.js';
 import { goldenFile } from './model-file.js';
-import { difference, interpreted, native, PATHS, type Traced } from './traced.js';
+import { interpreted, native, PATHS, type Traced } from './traced.js';
 
 const TOLERANCE = 1e-4;
 /** Between two ways to compute the same in f32. */

@@ -9,8 +9,8 @@ import { join } from 'node:path';
 import { convert } from '@cflow/convert';
 import type { Dtype } from '@cflow/format';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { goldenJson, goldenPath, norm } from './helpers.js';
-import { difference, interpreted, type NativeOptions, PATHS, type Traced } from './traced.js';
+import { argmax, difference, goldenJson, goldenPath, norm } from './helpers.js';
+import { interpreted, type NativeOptions, PATHS, type Traced } from './traced.js';
 
 const ARCHITECTURES = ['arch1', 'arch2_4', 'arch2_4_sync', 'arch3', 'arch4', 'arch5'] as const;
 const CONTAINERS = ['cflow', 'vflow'] as const;
@@ -68,7 +68,6 @@ async function converted(arch: string, dtype: Dtype, container: string): Promise
 }
 
 const positions = (of: Record<string, unknown>) => Object.keys(of).map(Number);
-const argmax = (x: Float32Array) => x.indexOf(Math.max(...x));
 const top = (x: Float32Array, count: number) => [...x.keys()].sort((a, b) => x[b]! - x[a]!).slice(0, count);
 
 /** Largest relative differences of residual norms and of final norms, over all layers and positions. */
