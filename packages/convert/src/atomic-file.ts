@@ -160,7 +160,8 @@ function randomName(target: string): string {
   return join(dirname(target), `.cflow-${randomBytes(6).toString('hex')}.partial`);
 }
 
-async function checkSpace(directory: string, target: string, bytes: number): Promise<void> {
+/** @throws CflowError WRITE_FAILED if the directory cannot be used or has not `bytes` free */
+export async function checkSpace(directory: string, target: string, bytes: number): Promise<void> {
   const disk = await statfs(directory).catch((cause) =>
     failed(target, `cannot use the directory ${directory}`, cause),
   );

@@ -1,17 +1,10 @@
-import { CflowError, DTYPE_NAMES, exitCodeHelp, PRESETS, parameterCount } from '@cflow/format';
+import { CflowError, DTYPE_NAMES, exitCodeHelp, PRESETS } from '@cflow/format';
 import { runCommand, usageError, writeOutput } from '@cflow/format/node';
 import cliProgress from 'cli-progress';
 import yargs from 'yargs';
-import { convert, draftMetadata, plannedLayout } from './convert.js';
-import { ggufDraft, isGguf } from './gguf/convert-gguf.js';
-import { openSource } from './hub/open.js';
-import {
-  CONVERT_DEFAULTS,
-  type ConvertOptions,
-  type ConvertRequest,
-  type ConvertResult,
-  resolveOptions,
-} from './options.js';
+import { convert } from './convert.js';
+import { type DryRunReport, dryRun } from './dry-run.js';
+import { CONVERT_DEFAULTS, type ConvertRequest, type ConvertResult } from './options.js';
 import { threadBudget } from './threads.js';
 
 function parser(argv: string[], defaultThreads: number) {
@@ -21,7 +14,7 @@ function parser(argv: string[], defaultThreads: number) {
       [
         '$0 <source> <output.cflow|.vflow>',
         '',
-        'Converts a checkpoint directory, one of the Hugging Face Hub (hf:org/name) or a GGUF (.gguf); lays a .cflow or .vflow out anew, or writes it as GGUF or .safetensors.',
+        'Converts a checkpoint directory, one of the Hugging Face Hub (hf:org/name) or a GGUF (.gguf); lays a .cflow or .vflow out anew, or writes it as GGUF, .safetensors or a checkpoint directory.',
         'Guides: docs/guides/hub.md and docs/guides/gguf.md.',
       ].join('\n'),
     )
@@ -34,7 +27,8 @@ function parser(argv: string[], defaultThreads: number) {
         })
         .positional('output', {
           type: 'string',
-          describe: '.cflow or .vflow; .safetensors or .gguf from a .cflow or .vflow',
+          describe:
+            '.cflow or .vflow; from a .cflow or .vflow also .safetensors, .gguf, or a checkpoint directory (a name without extension, or with a slash at its end)',
         }),
     )
     .option('model', {
@@ -114,14 +108,9 @@ async function run(argv: string[]): Promise<number> {
     threads: args.threads,
   };
   if (args.dryRun) {
-    const dtype = args.dtype ?? (source && isGguf(source) ? (await ggufDraft(source)).dtype : undefined);
-    const options = await resolveOptions({
-      ...common,
-      ...(dtype && { dtype }),
-      source: source ?? '',
-      output: output ?? 'model.cflow',
-    });
-    return dryRun(source, options, args.json);
+    const named = { ...(source !== undefined && { source }), ...(output !== undefined && { output }) };
+    const report = await dryRun({ ...common, ...named });
+    return print(args.json ? JSON.stringify(report) : describeDryRun(report));
   }
   if (!source || !output) {
     throw new CflowError('USAGE', 'a source and an output are needed', {
@@ -211,63 +200,14 @@ function describe(r: ConvertResult, from: string): string {
   ].join('\n');
 }
 
-type DryRunOptions = Pick<
-  ConvertOptions,
-  'model' | 'cache' | 'dtype' | 'container' | 'scaleSearch' | 'zeroNonfinite'
->;
-
-async function dryRun(source: string | undefined, options: DryRunOptions, json: boolean): Promise<number> {
-  const { config, checkpoint, weights } = await dryRunModel(source, options);
-  const layout = plannedLayout(draftMetadata(config, options, checkpoint), options);
-  const bytesByKind: Record<string, number> = {};
-  for (const { kind, stream, length } of layout.regions) {
-    const name = stream?.kind ?? kind;
-    bytesByKind[name] = (bytesByKind[name] ?? 0) + length;
-  }
-  const report = {
-    model: config.name,
-    container: options.container,
-    dtype: options.dtype,
-    parameters: parameterCount(config),
-    fileBytes: layout.fileBytes,
-    regions: layout.regions.length,
-    bytesByKind,
-    weightsPresent: weights,
-  };
-  return print(json ? JSON.stringify(report) : describeDryRun(report));
-}
-
-async function dryRunModel(source: string | undefined, { model, cache }: DryRunOptions) {
-  if (source !== undefined && isGguf(source)) return ggufDraft(source);
-  if (source !== undefined) {
-    const checkpoint = await openSource({ source, model, cache, dryRun: true });
-    await checkpoint.close();
-    return { config: checkpoint.config, checkpoint, weights: checkpoint.hasWeights };
-  }
-  const preset = Object.hasOwn(PRESETS, model) ? PRESETS[model] : undefined;
-  if (!preset) {
-    throw new CflowError('USAGE', 'a dry run needs a source, or a preset by --model', {
-      remedy: `presets: ${Object.keys(PRESETS).join(', ')}`,
-    });
-  }
-  return { config: preset, checkpoint: undefined, weights: false };
-}
-
-function describeDryRun(report: {
-  model: string;
-  container: string;
-  dtype: string;
-  parameters: number;
-  fileBytes: number;
-  bytesByKind: Record<string, number>;
-  weightsPresent: boolean;
-}): string {
+function describeDryRun(report: DryRunReport): string {
   const rows = Object.entries(report.bytesByKind).map(
     ([kind, bytes]) => `  ${kind.padEnd(12)} ${size(bytes).padStart(12)}`,
   );
   return [
     `${report.model}: ${report.parameters.toLocaleString('en')} parameters as ${report.dtype} .${report.container}: ${size(report.fileBytes)}`,
     ...rows,
+    ...report.notes.map((note) => `note: ${note}`),
     report.weightsPresent ? 'nothing was written' : 'no weights were looked at; nothing was written',
   ].join('\n');
 }

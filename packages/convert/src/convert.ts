@@ -1,21 +1,22 @@
 import { stat } from 'node:fs/promises';
-import { basename, extname } from 'node:path';
+import { basename } from 'node:path';
 import { crc32 } from 'node:zlib';
 import {
   CflowError,
-  exportSafetensors,
   type Layout,
   type MetadataDraft,
   type ModelConfig,
+  type ModelFile,
   ModelWriter,
   openModel,
   parameterCount,
   relayout,
   verifyModel,
 } from '@cflow/format';
-import { openFileSource } from '@cflow/format/node';
+import { type FileSource, openFileSource } from '@cflow/format/node';
 import { AtomicFile, checkTarget } from './atomic-file.js';
-import { ggufConversion } from './gguf/convert-gguf.js';
+import { exportDirectory, writeWeights } from './export-safetensors.js';
+import { ggufConversion, isGguf } from './gguf/convert-gguf.js';
 import { isHubName } from './hub/name.js';
 import { openSource } from './hub/open.js';
 import { throwIfInterrupted } from './interrupt.js';
@@ -23,7 +24,9 @@ import {
   type ConvertOptions,
   type ConvertRequest,
   type ConvertResult,
-  EXPORT_EXTENSION,
+  isDirectoryName,
+  isExport,
+  refuseVerify,
   resolveOptions,
 } from './options.js';
 import { runPipeline } from './pipeline.js';
@@ -75,24 +78,23 @@ export async function convert(request: ConvertRequest): Promise<ConvertResult> {
   const gguf = ggufConversion(request, { draftMetadata, writeAtomically });
   if (gguf) return gguf;
   const options = await resolveOptions(request);
-  const isFile = !isHubName(options.source) && (await isPlainFile(options.source));
-  const exports = extname(options.output) === EXPORT_EXTENSION;
-  if (exports && options.verify) {
-    throw new CflowError('USAGE', 'verify checks a .cflow or .vflow', {
-      file: options.output,
-      field: 'verify',
-    });
-  }
-  if (isFile) {
+  refuseVerify(options);
+  if (await isModelFile(options.source)) {
     refuseCheckpointOptions(request);
     return convertModel(options);
   }
-  if (exports) {
+  if (isExport(options.output)) {
     throw new CflowError('USAGE', 'safetensors are written from a .cflow or .vflow', {
       file: options.output,
+      remedy: 'convert to .cflow first, then that to what you need',
     });
   }
   return convertCheckpoint(options);
+}
+
+/** Whether the source is a file, and no GGUF. @throws CflowError NOT_READABLE */
+export async function isModelFile(source: string): Promise<boolean> {
+  return !isHubName(source) && !isGguf(source) && (await isPlainFile(source));
 }
 
 async function isPlainFile(path: string): Promise<boolean> {
@@ -103,7 +105,7 @@ async function isPlainFile(path: string): Promise<boolean> {
 }
 
 /** What decides the bytes of a conversion cannot change those of a finished file; silence would promise that it did. */
-function refuseCheckpointOptions(request: ConvertRequest): void {
+export function refuseCheckpointOptions(request: ConvertRequest): void {
   for (const option of ['model', 'dtype', 'scaleSearch', 'zeroNonfinite', 'resume'] as const) {
     if (request[option] === undefined) continue;
     throw new CflowError('USAGE', `${option} applies to a checkpoint, and the source is a file`, {
@@ -192,12 +194,14 @@ function vocabularyNotes({ tokenizer, config }: CheckpointSource): string[] {
   ];
 }
 
-/** Writes a .cflow or .vflow anew in the other container, or as .safetensors (F32, canonical names). */
+/** Writes a .cflow or .vflow anew in the other container, or as safetensors. */
 async function convertModel(options: ConvertOptions): Promise<ConvertResult> {
   const started = performance.now();
   const source = await openFileSource(options.source);
   try {
     const file = await openModel(source, { crc32 });
+    const target = { ...options, dtype: file.dtype };
+    if (isExport(options.output)) return await exportModel(target, source, file, started);
     await checkTarget(options.output, [options.source], options.overwrite);
     const { signal } = options;
     let done = 0;
@@ -206,14 +210,6 @@ async function convertModel(options: ConvertOptions): Promise<ConvertResult> {
       done += bytes;
       options.onProgress?.(done, source.size);
     };
-    const target = { ...options, dtype: file.dtype };
-    if (extname(options.output) === EXPORT_EXTENSION) {
-      const fileBytes = await writeAtomically(target, 4 * parameterCount(file.config), (sink) =>
-        writeExport(sink, exportSafetensors(source, file), signal),
-      );
-      const result = resultOf(target, file.layout, started, []);
-      return { ...result, container: 'safetensors', dtype: 'f32', fileBytes };
-    }
     const layout = await writeAtomically(target, source.size, (sink) =>
       relayout(source, file, sink, options.container, { crc32, onProgress }),
     );
@@ -223,19 +219,24 @@ async function convertModel(options: ConvertOptions): Promise<ConvertResult> {
   }
 }
 
-/** Bytes written. Memory: one stream. */
-async function writeExport(
-  sink: AtomicFile,
-  pieces: AsyncIterable<Uint8Array>,
-  signal: AbortSignal | undefined,
-): Promise<number> {
-  let offset = 0;
-  for await (const piece of pieces) {
-    throwIfInterrupted(signal);
-    await sink.write(offset, piece);
-    offset += piece.length;
-  }
-  return offset;
+/** As one .safetensors, or a checkpoint directory: F32, canonical names. */
+async function exportModel(
+  options: ConvertOptions,
+  source: FileSource,
+  file: ModelFile,
+  started: number,
+): Promise<ConvertResult> {
+  const { output, signal } = options;
+  const write = async () => {
+    if (isDirectoryName(output)) return exportDirectory(source, file, options);
+    await checkTarget(output, [options.source], options.overwrite);
+    return writeAtomically(options, 4 * parameterCount(file.config), (sink) =>
+      writeWeights(sink, source, file, signal),
+    );
+  };
+  const fileBytes = await write();
+  const result = resultOf(options, file.layout, started, []);
+  return { ...result, container: 'safetensors', dtype: 'f32', fileBytes };
 }
 
 /** What `write` returns, once the file has its name; of a failure nothing is left. */

@@ -1,5 +1,11 @@
 export { AtomicFile, checkTarget } from './atomic-file.js';
-export * from './convert.js';
+export {
+  CONVERTER_VERSION,
+  convert,
+  draftMetadata,
+  plannedLayout,
+} from './convert.js';
+export { type DryRunReport, dryRun } from './dry-run.js';
 export { FAMILIES, readModelConfig } from './families/index.js';
 export * from './gguf/index.js';
 export * from './options.js';

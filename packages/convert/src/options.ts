@@ -1,4 +1,4 @@
-import { extname } from 'node:path';
+import { extname, sep } from 'node:path';
 import { CflowError, type Container, type Dtype } from '@cflow/format';
 import { threadBudget } from './threads.js';
 
@@ -67,13 +67,33 @@ export const EXPORT_EXTENSION = '.safetensors';
 export const GGUF_EXTENSION = '.gguf';
 const CONTAINERS: Readonly<Record<string, Container>> = { '.cflow': 'cflow', '.vflow': 'vflow' };
 
+/** Whether an output's name asks for a checkpoint directory: it has no extension, or a slash at its end. */
+export function isDirectoryName(output: string): boolean {
+  return output !== '' && (output.endsWith('/') || output.endsWith(sep) || extname(output) === '');
+}
+
+/** Whether an output's name asks for something other than a container. */
+export function isExport(output: string): boolean {
+  return isDirectoryName(output) || [EXPORT_EXTENSION, GGUF_EXTENSION].includes(extname(output));
+}
+
 /** The container that an output's name asks for; undefined for an export. @throws CflowError USAGE for other names */
 export function containerOf(output: string): Container | undefined {
+  if (isExport(output)) return undefined;
   const extension = extname(output);
-  if (extension === EXPORT_EXTENSION || extension === GGUF_EXTENSION) return undefined;
   if (Object.hasOwn(CONTAINERS, extension)) return CONTAINERS[extension];
   throw new CflowError('USAGE', `the output ends in "${extension}"`, {
     file: output,
-    remedy: 'use .cflow or .vflow; .safetensors or .gguf from a .cflow or .vflow',
+    remedy:
+      'use .cflow or .vflow; from a .cflow or .vflow also .safetensors, .gguf, or a directory with a slash at its end',
   });
+}
+
+/** @throws CflowError USAGE where an export is to be verified: only containers have checksums */
+export function refuseVerify({
+  output,
+  verify,
+}: Pick<ConvertOptions, 'output'> & Partial<ConvertOptions>): void {
+  if (!verify || !isExport(output)) return;
+  throw new CflowError('USAGE', 'verify checks a .cflow or .vflow', { file: output, field: 'verify' });
 }

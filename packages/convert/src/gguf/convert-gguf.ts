@@ -59,13 +59,18 @@ function refuse(request: ConvertRequest, options: readonly (keyof ConvertRequest
   }
 }
 
-async function toGguf(request: ConvertRequest, tools: ConvertTools): Promise<ConvertResult> {
-  const started = performance.now();
+/** @throws CflowError USAGE for what cannot change a GGUF output */
+export function refuseExportOptions(request: ConvertRequest): void {
   refuse(
     request,
     ['model', 'dtype', 'scaleSearch', 'zeroNonfinite', 'resume', 'verify'],
     'this option does not apply to a GGUF output: it has the weights of its source, bit by bit',
   );
+}
+
+async function toGguf(request: ConvertRequest, tools: ConvertTools): Promise<ConvertResult> {
+  const started = performance.now();
+  refuseExportOptions(request);
   if (!['.cflow', '.vflow'].includes(extname(request.source))) {
     throw new CflowError('USAGE', 'GGUF is written from a .cflow or .vflow', {
       file: request.source,
