@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { loadAddon, type NativeStats } from '@cflow/runtime-native';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { captured } from '../../runtime-native/test/helpers.js';
 import { main } from '../src/cli.js';
 import { benchDecode, type DecodeBenchOptions, type DecodeReport } from '../src/decode-bench.js';
 import { promptIds } from '../src/decode-job.js';
@@ -170,21 +171,8 @@ it('a spread is the median and the extremes, in any order', () => {
 
 describe('the command', () => {
   async function run(...argv: string[]): Promise<{ exit: number; out: string; err: string }> {
-    let [out, err] = ['', ''];
-    const stdout = vi.spyOn(process.stdout, 'write').mockImplementation((text) => {
-      out += text;
-      return true;
-    });
-    const stderr = vi.spyOn(process.stderr, 'write').mockImplementation((text) => {
-      err += text;
-      return true;
-    });
-    try {
-      return { exit: await main(argv), out, err };
-    } finally {
-      stdout.mockRestore();
-      stderr.mockRestore();
-    }
+    const { code, out, err } = await captured(main, argv);
+    return { exit: code, out, err };
   }
 
   it('prints one JSON document', async () => {
