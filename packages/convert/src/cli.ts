@@ -10,6 +10,7 @@ import { threadBudget } from './threads.js';
 function parser(argv: string[], defaultThreads: number) {
   return yargs(argv)
     .scriptName('cflow-convert')
+    .parserConfiguration({ 'duplicate-arguments-array': false })
     .usage(
       [
         '$0 <source> <output.cflow|.vflow>',

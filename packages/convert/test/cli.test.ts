@@ -30,6 +30,13 @@ describe('dry run', () => {
     expect(sum).toBe(report.fileBytes);
   });
 
+  it('of an option given twice: the last counts', async () => {
+    const args = ['--model', 'arch1', '--dtype', 'f32', '--model', 'arch2_4', '--dtype', 'q4_0'];
+    const { code, stdout } = await run(...args, '--dry-run', '--json');
+    expect(code).toBe(0);
+    expect(JSON.parse(stdout)).toMatchObject({ model: 'arch2_4', dtype: 'q4_0' });
+  });
+
   it('of a checkpoint says the size that the conversion then has, and writes nothing', async () => {
     const dir = await directory(llamaFiles());
     const before = await listing(dir);

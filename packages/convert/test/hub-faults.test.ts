@@ -154,6 +154,14 @@ describe('answers that another attempt mends', () => {
     );
   });
 
+  it('but not an answer without an end', async () => {
+    const place = await hubWith();
+    place.hub.fault = always({ body: Buffer.alloc(65 * 1024 * 1024, 32) });
+    const { code, message } = await failure(place);
+    expect(code).toBe('LIMIT_EXCEEDED');
+    expect(message).toContain('more than 67108864 bytes (check HF_ENDPOINT');
+  });
+
   it('but not a server that only ever gives a little and hangs up', async () => {
     const place = await hubWith();
     place.hub.fault = onContent({ cutAfter: 100 });

@@ -9,6 +9,8 @@ const RETRIES = 6;
 const FIRST_WAIT_MS = 500;
 /** The Hub counts requests over five minutes. */
 const MAX_WAIT_MS = 5 * 60 * 1000;
+/** Of an answer of the API: a page of a listing is some hundred kilobytes. */
+const MAX_DOCUMENT_BYTES = 64 * 1024 * 1024;
 const RETRIED = new Set([408, 425, 429, 500, 502, 503, 504]);
 
 export interface ClientOptions {
@@ -74,7 +76,12 @@ export class HubClient {
         const { response, chunks } = await this.#followed(url);
         refuse(place, response);
         const parts: Uint8Array[] = [];
-        for await (const chunk of chunks()) parts.push(chunk);
+        let bytes = 0;
+        for await (const chunk of chunks()) {
+          bytes += chunk.length;
+          if (bytes > MAX_DOCUMENT_BYTES) throw tooLong(place);
+          parts.push(chunk);
+        }
         return new Response(Buffer.concat(parts), { status: response.status, headers: response.headers });
       });
     };
@@ -229,4 +236,11 @@ class TimedRequest {
     this.#user?.removeEventListener('abort', this.#onAbort);
     this.#abort.abort();
   }
+}
+
+function tooLong(place: HubPlace): CflowError {
+  return new CflowError('LIMIT_EXCEEDED', `the answer has more than ${MAX_DOCUMENT_BYTES} bytes`, {
+    file: placeName(place),
+    remedy: 'check HF_ENDPOINT: this is no Hub',
+  });
 }
