@@ -24,27 +24,60 @@ const user = (content: string) => ({ role: 'user', content });
 const assistant = (content: string) => ({ role: 'assistant', content });
 
 describe('ChatTemplate', () => {
-  it('renders a conversation and opens the answer', () => {
+  it('renders a conversation and opens the answer', async () => {
     const template = new ChatTemplate({ chatTemplate: CHATML });
-    expect(template.render([{ role: 'system', content: 'Be brief.' }, user('Hi')])).toBe(
+    expect(await template.render([{ role: 'system', content: 'Be brief.' }, user('Hi')])).toBe(
       '<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n',
     );
   });
 
-  it('knows special tokens as texts and as objects', () => {
+  it('knows special tokens as texts and as objects', async () => {
     const template = new ChatTemplate({ chatTemplate: STRICT, tokenizerConfigJson: STRICT_CONFIG });
-    expect(template.render([user(' a '), assistant('b'), user('c')])).toBe('<s>[a]b</s>[c]');
+    expect(await template.render([user(' a '), assistant('b'), user('c')])).toBe('<s>[a]b</s>[c]');
   });
 
-  it('says what a template refuses, and that one is missing or broken', () => {
+  it('says what a template refuses, and that one is missing or broken', async () => {
     const template = new ChatTemplate({ chatTemplate: STRICT });
-    expect(() => template.render([assistant('b')])).toThrow(
+    await expect(template.render([assistant('b')])).rejects.toThrow(
       expect.objectContaining({ code: 'USAGE', message: expect.stringContaining('roles must alternate') }),
     );
     expect(() => new ChatTemplate({})).toThrow('the file has no chat template');
     expect(() => new ChatTemplate({ chatTemplate: '{% for %}' })).toThrow(
       expect.objectContaining({ code: 'UNSUPPORTED' }),
     );
+  });
+});
+
+describe('a chat template without bounds', () => {
+  const loops = (count: number, body: string, depth = 1) =>
+    `${`{% for i in range(${count}) %}`.repeat(depth)}${body}${'{% endfor %}'.repeat(depth)}`;
+  const grown = (start: string, times: number) =>
+    `{% set ns = namespace(a=${start}) %}${loops(times, '{% set ns.a = ns.a + ns.a %}')}`;
+
+  it.each([
+    ['a long range', loops(1e9, 'x'), '256 MiB of memory'],
+    ['a growing list', grown('[1, 2]', 60), '256 MiB of memory'],
+    ['a long text in parts', `${grown('"a b "', 26)}{{ ns.a.split(" ") | length }}`, '256 MiB of memory'],
+    ['a long text', `${grown('"ab"', 24)}{{ ns.a }}`, '16777216 characters of text: 33554432'],
+    ['nested loops', loops(3000, '', 3), '5000 ms'],
+  ])('stops %s', { timeout: 20_000 }, async (_, chatTemplate, limit) => {
+    const start = performance.now();
+    await expect(new ChatTemplate({ chatTemplate }).render([user('a')])).rejects.toThrow(
+      expect.objectContaining({
+        code: 'LIMIT_EXCEEDED',
+        message: `the chat template takes more than ${limit} (use --prompt without --chat, or correct the template)`,
+      }),
+    );
+    expect(performance.now() - start).toBeLessThan(10_000);
+  });
+
+  it('hands over a text of up to the limit', async () => {
+    const chatTemplate = `${grown('"ab"', 23)}{{ ns.a }}`;
+    expect(await new ChatTemplate({ chatTemplate }).render([])).toHaveLength(16_777_216);
+  });
+
+  it('is not one that loops over a few entries', async () => {
+    expect(await new ChatTemplate({ chatTemplate: loops(3, '{{ i }}') }).render([])).toBe('012');
   });
 });
 
@@ -90,14 +123,14 @@ describe('Chat', () => {
     const model = await Model.open(await modelFile(STRICT), { engine: 'reference' });
     try {
       const chat = new Chat(model);
-      const ids = chat.prompt('ab');
+      const ids = await chat.prompt('ab');
       expect(ids).toEqual([1, ...[...'[ab]'].map(character)]);
       expect(model.tokenizer!.encode('ab', { specialTokens: false })).toEqual([...'ab'].map(character));
       const answer: string[] = [];
       for await (const { text } of chat.reply('ab', { maxTokens: 3, temperature: 0 })) answer.push(text);
       expect(answer).toHaveLength(3);
       expect(chat.messages).toEqual([user('ab'), assistant(answer.join(''))]);
-      expect(chat.prompt('c').length).toBeGreaterThan(ids.length);
+      expect((await chat.prompt('c')).length).toBeGreaterThan(ids.length);
     } finally {
       await model.close();
     }
