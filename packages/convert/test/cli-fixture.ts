@@ -13,8 +13,21 @@ export interface Outcome {
 const BIN = fileURLToPath(new URL('../bin/cflow-convert.js', import.meta.url));
 
 /** The command as users run it: a process of its own, over dist/. */
-export function start(...args: string[]): { child: ChildProcess; outcome: Promise<Outcome> } {
-  const child = spawn(process.execPath, [BIN, ...args], { stdio: ['ignore', 'pipe', 'pipe'] });
+interface Started {
+  child: ChildProcess;
+  outcome: Promise<Outcome>;
+}
+
+export function start(...args: string[]): Started {
+  return startWith({}, args);
+}
+
+/** With more in its environment. */
+export function startWith(env: Record<string, string>, args: readonly string[]): Started {
+  const child = spawn(process.execPath, [BIN, ...args], {
+    stdio: ['ignore', 'pipe', 'pipe'],
+    env: { ...process.env, ...env },
+  });
   const exit = new Promise<number | null>((resolve) => child.once('close', resolve));
   const outcome = Promise.all([exit, text(child.stdout), text(child.stderr)]);
   return { child, outcome: outcome.then(([code, stdout, stderr]) => ({ code, stdout, stderr })) };

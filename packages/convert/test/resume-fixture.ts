@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { readJournal } from '../src/resume-journal.js';
-import { listing, llamaConfig, llamaTensors, type Shape, start } from './cli-fixture.js';
+import { listing, llamaConfig, llamaTensors, type Shape, startWith } from './cli-fixture.js';
 import { safetensors } from './sources-fixture.js';
 
 /** About 68 million parameters: as much work as a test can wait for, and several entries of a journal. */
@@ -80,7 +80,8 @@ export function llamaTensorShapes(shape: Shape): Record<string, number[]> {
 /** Starts the command, waits until its own journal vouches for something, waits some more, kills it. */
 export async function killInTheMiddle(args: string[], output: string, delay: number): Promise<number> {
   const journal = join(output, '..', `.${output.split('/').at(-1)}.journal`);
-  const { child, outcome } = start(...args);
+  // Scalar code gives the same bytes slowly enough to be killed before it is done.
+  const { child, outcome } = startWith({ CFLOW_ISA: 'scalar' }, args);
   for (;;) {
     const contents = await readJournal(journal);
     if (child.exitCode !== null || (contents?.owner?.pid === child.pid && contents?.secured)) break;
