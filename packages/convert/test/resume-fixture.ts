@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { readJournal } from '../src/resume-journal.js';
-import { listing, llamaConfig, llamaTensors, type Shape, startWith } from './cli-fixture.js';
+import { llamaConfig, llamaTensors, type Shape, startWith } from './cli-fixture.js';
 import { safetensors } from './sources-fixture.js';
 
 /** About 68 million parameters: as much work as a test can wait for, and several entries of a journal. */
@@ -95,10 +95,6 @@ export async function killInTheMiddle(args: string[], output: string, delay: num
 
 export function pause(ms: number): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, ms));
-}
-
-export async function hasPartial(dir: string): Promise<boolean> {
-  return (await listing(dir)).some((name) => name.endsWith('.partial'));
 }
 
 export async function sameBytes(a: string, b: string): Promise<boolean> {

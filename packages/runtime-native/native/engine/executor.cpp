@@ -61,7 +61,6 @@ void Executor::run(const Tokens& tokens, std::vector<KvCache>& caches, const std
   faults_.clear();
   failure_ = nullptr;
   stopping_ = false;
-  count_ = tokens.count;
   cancelled_ = &cancelled;
   batch_ = {tokens.ids, tokens.start, 0, tokens.count, &caches, &faults_};
   prepare(0, 0);
@@ -79,7 +78,7 @@ uint64_t Executor::barriers() const {
 void Executor::work(size_t first_stage, unsigned thread) {
   for (size_t s = first_stage; s < stages_.size() && !stopping_; s++) {
     PreparedStage& stage = stages_[s];
-    run_units(stage, thread);
+    guarded([&] { run_units(stage, thread); });
     // The meeting of the threads is the one place where anything shared changes: `stopping_`, the batch, the shares.
     const bool share_tokens = batch_.tokens() >= kSharedTokens && team_.size() > 1;
     if (share_tokens) {
@@ -89,22 +88,30 @@ void Executor::work(size_t first_stage, unsigned thread) {
       const uint32_t first = share(thread);
       const uint32_t end = share(thread + 1);
       team_.meet([] {});
-      run_serial(stage, first, end, thread);
+      guarded([&] { run_serial(stage, first, end, thread); });
     }
     timed(thread, "wait", 0, [&] { team_.meet([&] { finish_stage(s, !share_tokens, thread); }); });
   }
 }
 
+/// Whatever a step throws ends the batch at the next meeting; out of a thread's body it would end the process.
+template <typename Body>
+void Executor::guarded(Body&& body) {
+  try {
+    body();
+  } catch (...) {
+    const std::lock_guard lock(failure_mutex_);
+    if (!failure_) failure_ = std::current_exception();
+  }
+}
+
 /// Run by the last thread to arrive; the others wait, so it may change what they share.
 void Executor::finish_stage(size_t stage, bool serial, unsigned thread) {
-  try {
+  guarded([&] {
     if (serial) run_serial(stages_[stage], batch_.first, batch_.end, thread);
     if (stage + 1 < stages_.size()) prepare(stage + 1, thread);
-  } catch (...) {
-    failure_ = std::current_exception();
-    stopping_ = true;
-  }
-  const bool broken = weights_.faulted() || faults_.any();
+  });
+  const bool broken = failure_ || weights_.faulted() || faults_.any();
   if (broken || cancelled_->load(std::memory_order_relaxed)) stopping_ = true;
 }
 

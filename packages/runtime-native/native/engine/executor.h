@@ -6,6 +6,7 @@
 #include <exception>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,8 @@ class Executor {
   void run_serial(PreparedStage& stage, uint32_t first, uint32_t end, unsigned thread);
   void prepare(size_t stage, unsigned thread);
   void finish_stage(size_t stage, bool serial, unsigned thread);
+  template <typename Body>
+  void guarded(Body&& body);
   void throw_failure();
   template <typename Body>
   void timed(unsigned thread, const char* name, uint64_t bytes, Body&& body);
@@ -93,10 +96,10 @@ class Executor {
 
   // Of the batch under way.
   Batch batch_{};
-  uint32_t count_ = 0;
   uint32_t head_first_ = 0;
   const std::atomic<bool>* cancelled_ = nullptr;
   Faults faults_;
+  std::mutex failure_mutex_;
   std::exception_ptr failure_;
   bool stopping_ = false;
 

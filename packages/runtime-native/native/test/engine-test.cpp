@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cmath>
 #include <condition_variable>
 #include <cstdio>
@@ -15,6 +16,17 @@
 #include "../engine/engine.h"
 
 using namespace cflow;
+
+/// Allocations of so many bytes and more fail.
+static std::atomic<size_t> refused_bytes{SIZE_MAX};
+
+void* operator new(size_t bytes) {
+  void* at = bytes < refused_bytes ? std::malloc(bytes) : nullptr;
+  if (!at) throw std::bad_alloc();
+  return at;
+}
+void operator delete(void* at) noexcept { std::free(at); }
+void operator delete(void* at, size_t) noexcept { std::free(at); }
 
 namespace {
 
@@ -295,6 +307,17 @@ void test_nan(const Model& model) {
   check(nan.message.find("position 0") != std::string::npos, "the first position with NaN: " + nan.message);
 }
 
+/// In the middle of a step, on any thread: attention needs room for its scores.
+void test_refused_memory(const Model& model, const TemporaryFile& file) {
+  auto engine = Engine::open(file.fd(), model.bytes.size(), model.program, options_with(3, find_kernels("")));
+  check(run(*engine, engine->create_session(), prompt(3)).code.empty(), "enough memory");
+  refused_bytes = 6000;
+  const std::string code = run(*engine, engine->create_session(), prompt(200)).code;
+  refused_bytes = SIZE_MAX;
+  check(code == "MEMORY", "refused memory is told: " + code);
+  check(run(*engine, engine->create_session(), prompt(200)).code.empty(), "the engine lives on");
+}
+
 void test_f16_cache(const Model& model) {
   Model large = model;
   const auto& qkv = std::get<step::Matvec>(large.program.steps[2]);
@@ -350,6 +373,7 @@ int main() {
   test_truncation(model);
   test_nan(model);
   test_f16_cache(model);
+  test_refused_memory(model, file);
   test_concurrency(model, file);
   std::printf("engine-test: %d checks\n", checks);
   return 0;
