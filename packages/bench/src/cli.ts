@@ -1,14 +1,10 @@
-import { cpus } from 'node:os';
-import { type Container, DTYPE_NAMES, type Dtype, exitCodeHelp } from '@cflow/format';
+import { exitCodeHelp } from '@cflow/format';
 import { runCommand, usageError, writeOutput } from '@cflow/format/node';
 import yargs from 'yargs';
-import { type Builder, count, mega, print } from './cli-common.js';
-import { decodeOptions, runDecode } from './cli-decode.js';
-import { qualityOptions, runQuality } from './cli-quality.js';
-import { runSynth, synthOptions } from './cli-synth.js';
-import { benchConvert, type ConvertReport } from './convert-bench.js';
-
-const CONTAINERS: readonly Container[] = ['cflow', 'vflow'];
+import { convertOptions, runConvert } from './convert/cli-convert.js';
+import { decodeOptions, runDecode } from './decode/cli-decode.js';
+import { qualityOptions, runQuality } from './quality/cli-quality.js';
+import { runSynth, synthOptions } from './synth/cli-synth.js';
 
 /** Runs the command; returns its exit code. */
 export function main(argv: string[]): Promise<number> {
@@ -49,50 +45,4 @@ function parser(argv: string[]) {
     .fail((message, error) => {
       throw error ?? usageError('cflow-bench', message);
     });
-}
-
-function convertOptions(y: Builder) {
-  return y
-    .positional('source', { type: 'string', demandOption: true, describe: 'checkpoint directory' })
-    .option('dtype', { choices: DTYPE_NAMES, default: 'q4_0' as Dtype, describe: 'tile dtype' })
-    .option('container', { choices: CONTAINERS, default: 'cflow' as Container, describe: 'of the output' })
-    .option('scale-search', { type: 'boolean', default: true, describe: 'as cflow-convert has it' })
-    .option('threads', { type: 'string', default: '1,2', describe: 'numbers of threads to compare' })
-    .option('runs', { type: 'number', default: 3, describe: 'of each' })
-    .option('directory', { type: 'string', describe: 'for the outputs, which are removed again' });
-}
-
-async function runConvert(
-  args: Awaited<ReturnType<ReturnType<typeof convertOptions>['parse']>>,
-): Promise<void> {
-  const { source, dtype, container, scaleSearch, directory } = args;
-  const report = await benchConvert({
-    source,
-    dtype,
-    container,
-    scaleSearch,
-    threads: args.threads.split(',').map((text) => count('threads', Number(text), 256)),
-    runs: count('runs', args.runs, 1_000),
-    ...(directory === undefined ? {} : { directory }),
-  });
-  await print(
-    args,
-    { ...report, cpu: cpus()[0]?.model ?? 'unknown', node: process.version },
-    describeConvert,
-  );
-}
-
-function describeConvert(report: ConvertReport & { cpu: string; node: string }): string {
-  const head = ['threads', 'median s', 'min s', 'max s', 'MB/s', 'max RSS MiB'];
-  const rows = report.rows.map((r) => [
-    String(r.threads),
-    ...[r.medianSeconds, r.minSeconds, r.maxSeconds].map((s) => s.toFixed(2)),
-    r.megabytesPerSecond.toFixed(1),
-    (r.maxRssBytes / 2 ** 20).toFixed(0),
-  ]);
-  return [
-    `${mega(report.inputBytes)} MB of weights, ${report.runs} runs each, in turns; ${report.cpu}, Node ${report.node}`,
-    ...[head, ...rows].map((row) => row.map((cell) => cell.padStart(12)).join('')),
-    `sha256 of every output: ${report.sha256}`,
-  ].join('\n');
 }

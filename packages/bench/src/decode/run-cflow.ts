@@ -1,7 +1,7 @@
 /** One measurement of our own engine. */
 import { Model, type NativeStats, type ProfileEntry, type Session } from '@cflow/runtime-native';
+import { peakBytes, statusBytes } from '../harness/peak-memory.js';
 import { type DecodeJob, type DecodeRun, promptIds } from './decode-job.js';
-import { peakBytes, statusBytes } from './peak-memory.js';
 
 const PROMPT = 4;
 

@@ -1,6 +1,6 @@
 /** `cflow-bench synth`. */
 import { CflowError, DTYPE_NAMES, type Dtype } from '@cflow/format';
-import { type Builder, count, mega, print } from './cli-common.js';
+import { type Builder, count, mega, print } from '../harness/cli-common.js';
 import { GEOMETRIES } from './geometry.js';
 import { type SynthResult, synthesize } from './synth.js';
 import { MODEL_FORMATS, type ModelFormat, type SynthModelResult, synthesizeModel } from './synth-model.js';

@@ -9,8 +9,8 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { pathToFileURL } from 'node:url';
 import { CflowError, type Container, type Dtype } from '@cflow/format';
-import { childScript, codeOf } from './child.js';
-import { median } from './statistics.js';
+import { childScript, codeOf } from '../harness/child.js';
+import { median } from '../harness/statistics.js';
 
 export interface ConvertBenchOptions {
   readonly source: string;
@@ -105,7 +105,7 @@ async function convertOnce(
   const started = performance.now();
   const child = spawn(
     process.execPath,
-    [childScript('convert-child'), new URL('./cli.js', entry).href, ...args],
+    [childScript('convert/convert-child'), new URL('./cli.js', entry).href, ...args],
     {
       stdio: ['ignore', 'ignore', 'pipe', 'pipe'],
     },

@@ -4,9 +4,13 @@ import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import { CflowError, ERROR_CODES, ERRORS, type ErrorCode } from '@cflow/format';
 
-/** Tests run from src/, where children exist only compiled. */
+/**
+ * Tests run from src/, where children exist only compiled.
+ * @param name within the package's dist/, e.g. `decode/decode-child`
+ */
 export function childScript(name: string): string {
-  return fileURLToPath(new URL(`./${name}.js`, import.meta.url.replace(/\/src\/[^/]+$/, '/dist/x.js')));
+  const here = import.meta.url.replace('/src/harness/', '/dist/harness/');
+  return fileURLToPath(new URL(`../${name}.js`, here));
 }
 
 /**

@@ -6,10 +6,10 @@ import { access } from 'node:fs/promises';
 import { CflowError, criticalPath, openModel } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
 import type { OpenModelOptions } from '@cflow/runtime-native';
-import { runChild } from './child.js';
+import { runChild } from '../harness/child.js';
+import { type Spread, spread, spreadOf } from '../harness/statistics.js';
 import type { BandwidthRun, DecodeJob, DecodeRun, Lengths } from './decode-job.js';
 import { loadPeer } from './run-llama.js';
-import { type Spread, spread, spreadOf } from './statistics.js';
 
 export interface DecodeBenchOptions extends Lengths {
   readonly file: string;
@@ -80,12 +80,12 @@ export async function benchDecode(options: DecodeBenchOptions): Promise<DecodeRe
   for (let round = 0; round < options.runs; round++) {
     for (const [threads, best] of bandwidths) {
       const job: DecodeJob = { kind: 'bandwidth', threads };
-      const { gigabytesPerSecond } = await runChild<BandwidthRun>('decode-child', job);
+      const { gigabytesPerSecond } = await runChild<BandwidthRun>('decode/decode-child', job);
       if (gigabytesPerSecond.length) best[round] = Math.max(...gigabytesPerSecond);
     }
     for (const subject of subjects) {
       options.onRun?.(subject.name, round);
-      subject.runs.push(await runChild<DecodeRun>('decode-child', subject.job));
+      subject.runs.push(await runChild<DecodeRun>('decode/decode-child', subject.job));
       subject.bandwidth.push(bandwidths.get(subject.threads)![round]);
     }
   }

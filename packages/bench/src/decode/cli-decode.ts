@@ -2,9 +2,9 @@
 import { cpus } from 'node:os';
 import { writeMessage } from '@cflow/format/node';
 import { ENGINES, type EngineName, type ProfileEntry } from '@cflow/runtime-native';
-import { type Builder, count, mega, print, table } from './cli-common.js';
+import { type Builder, count, mega, print, table } from '../harness/cli-common.js';
+import type { Spread } from '../harness/statistics.js';
 import { benchDecode, type DecodeReport, type DecodeRow } from './decode-bench.js';
-import type { Spread } from './statistics.js';
 import { parseVariants } from './variants.js';
 
 export function decodeOptions(y: Builder) {

@@ -1,5 +1,5 @@
 /** `cflow-bench quality`. */
-import { type Builder, count, mega, print, table } from './cli-common.js';
+import { type Builder, count, mega, print, table } from '../harness/cli-common.js';
 import { benchQuality, type QualityReport } from './quality-bench.js';
 
 export function qualityOptions(y: Builder) {

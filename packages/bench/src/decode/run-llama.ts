@@ -6,8 +6,8 @@ import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { CflowError } from '@cflow/format';
+import { peakBytes } from '../harness/peak-memory.js';
 import { type DecodeJob, type DecodeRun, type Lengths, promptIds } from './decode-job.js';
-import { peakBytes } from './peak-memory.js';
 
 export const PEER = 'node-llama-cpp';
 export const PEER_VERSION = '3.22.1';
