@@ -2,6 +2,7 @@
 #include "../engine/memory.h"
 #include "bandwidth.h"
 #include "handles.h"
+#include "locality.h"
 #include "quantize.h"
 #include "sha256.h"
 
@@ -58,6 +59,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("availableMemory", Napi::Function::New(env, available, "availableMemory"));
   exports.Set("openEngine", Napi::Function::New(env, open_engine, "openEngine"));
   export_bandwidth(env, exports);
+  export_locality(env, exports);
   export_quantizer(env, exports);
   export_sha256(env, exports);
   return exports;

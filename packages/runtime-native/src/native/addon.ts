@@ -81,6 +81,57 @@ export interface EngineHandle {
   close(): Promise<void>;
 }
 
+/** A product of a matrix and a vector. */
+export interface MatvecCase {
+  /** Id of the tiles' dtype. */
+  readonly dtype: number;
+  readonly arithmetic: 'f32' | 'q8';
+  readonly rows: number;
+  readonly cols: number;
+  /** Rows of a stripe of the matrix: 128 as in files, 1 for a row-major matrix (of tiles of one row). */
+  readonly stripeRows: number;
+}
+
+/** bytes / (ways * 64), the number of sets, is a power of two. */
+export interface CacheGeometry {
+  readonly bytes: number;
+  readonly ways: number;
+}
+
+export interface CacheSimulation extends MatvecCase {
+  /** Floats of the kernel's vectors: 4, 8 or 16; 0 = the kernels that are written for AVX-512 VNNI. */
+  readonly width: number;
+  readonly first: CacheGeometry;
+  readonly second: CacheGeometry;
+  /** Whether ascending lines are fetched ahead. */
+  readonly prefetcher: boolean;
+}
+
+export interface CacheCounts {
+  readonly reads: number;
+  /** Lines that reads did not find in the first cache; in neither. */
+  readonly misses: number;
+  readonly missesBeyond: number;
+}
+
+/** The matrix, the vector, and the arrays of the kernel. */
+export type SimulatedCounts = Readonly<Record<'weights' | 'vectors' | 'locals', CacheCounts>>;
+
+export interface TimedArm {
+  readonly seconds: readonly number[];
+  /** Read misses of the first data cache of each run; empty where the CPU does not count them. */
+  readonly misses: readonly number[];
+}
+
+export interface MatvecTiming {
+  readonly tiled: TimedArm;
+  readonly rowMajor: TimedArm;
+  /** Whether both gave the same numbers. */
+  readonly same: boolean;
+  /** Why there are no misses; empty if there are. */
+  readonly problem: string;
+}
+
 export interface Addon {
   isa(): NativeIsa;
   constants(): TileConstants;
@@ -95,6 +146,10 @@ export interface Addon {
   ): Promise<EngineHandle>;
   /** Reads `bytes` of memory of its own, a share by each thread, `runs` times; GB/s (10^9 bytes) of each run. */
   readBandwidth(bytes: number, threads: number, runs: number): Promise<number[]>;
+  /** What the kernel's addresses cost in caches that begin empty; rejects with USAGE. */
+  simulateMatvec(simulation: CacheSimulation): Promise<SimulatedCounts>;
+  /** One thread: the matrix in stripes of 128 rows and in those of the case, in turns, `runs` times. */
+  timeMatvec(options: MatvecCase & { readonly isa: string; readonly runs: number }): Promise<MatvecTiming>;
 }
 
 type Loaded = { readonly addon: Addon } | { readonly problem: string };
