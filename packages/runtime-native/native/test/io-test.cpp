@@ -1,0 +1,573 @@
+// The disk queue against bytes that follow from their place in the file, with both backends, directly and through the
+// page cache, and with faults of the system and of our own making. Prints what it checked; exits 1 at the first failure.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#ifdef __linux__
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#endif
+
+#include "../io/io.h"
+
+using namespace cflow;
+
+namespace {
+
+long checks = 0;
+
+void check(bool holds, const std::string& what) {
+  checks++;
+  if (holds) return;
+  std::fprintf(stderr, "io-test: FAILED: %s\n", what.c_str());
+  std::exit(1);
+}
+
+/// splitmix64.
+struct Random {
+  uint64_t state;
+  uint64_t next() {
+    uint64_t z = (state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  uint64_t below(uint64_t n) { return next() % n; }
+};
+
+/// The byte that belongs at a place of file number `salt`. Never 0xcd or 0xee: those mean that nothing was read.
+uint8_t byte_at(uint64_t place, uint32_t salt) {
+  const auto word = static_cast<uint32_t>(place >> 2) * 2654435761u + salt * 40503u;
+  return static_cast<uint8_t>((word >> 24 ^ word >> (8 * (place & 3))) % 200);
+}
+
+constexpr uint8_t kUntouched = 0xcd;
+
+/// An empty name and a descriptor: nothing is left behind.
+class File {
+ public:
+  explicit File(uint64_t size, uint32_t salt = 0) {
+    const char* folder = std::getenv("TMPDIR");
+    std::string name = std::string(folder ? folder : "/tmp") + "/cflow-io-XXXXXX";
+    fd = mkstemp(name.data());
+    check(fd >= 0, "a temporary file");
+    unlink(name.c_str());
+    std::vector<uint8_t> bytes(size);
+    for (uint64_t i = 0; i < size; i++) bytes[i] = byte_at(i, salt);
+    check(pwrite(fd, bytes.data(), size, 0) == static_cast<ssize_t>(size), "writing a temporary file");
+    fsync(fd);
+  }
+  ~File() { close(fd); }
+  File(const File&) = delete;
+  int fd;
+};
+
+/// Memory on a boundary of direct I/O.
+class Memory {
+ public:
+  explicit Memory(size_t size) : size(size), data(static_cast<uint8_t*>(std::aligned_alloc(4096, (size + 4095) & ~4095ull))) {
+    std::memset(data, kUntouched, size);
+  }
+  ~Memory() { std::free(data); }
+  Memory(const Memory&) = delete;
+  const size_t size;
+  uint8_t* const data;
+};
+
+bool right(const uint8_t* data, uint64_t place, uint64_t length, uint32_t salt = 0) {
+  for (uint64_t i = 0; i < length; i++) {
+    if (data[i] != byte_at(place + i, salt)) return false;
+  }
+  return true;
+}
+
+IoRequest read_of(uint64_t offset, uint64_t length, uint8_t* data) {
+  return {IoRequest::Kind::read, offset, length, data};
+}
+
+struct Arm {
+  std::string name;
+  IoOptions options;
+};
+
+std::vector<Arm> arms(uint32_t block, unsigned depth) {
+  std::vector<Arm> all;
+  for (const auto backend : {IoBackend::uring, IoBackend::threads}) {
+    for (const auto mode : {IoMode::automatic, IoMode::buffered}) {
+      Arm arm;
+      arm.name = std::string(backend == IoBackend::uring ? "uring" : "threads") +
+                 (mode == IoMode::automatic ? " direct: " : " buffered: ");
+      arm.options.backend = backend;
+      arm.options.mode = mode;
+      arm.options.block = block;
+      arm.options.depth = depth;
+      all.push_back(arm);
+    }
+  }
+  return all;
+}
+
+/// Reads and waits; the failure.
+int read_now(IoQueue& queue, std::span<const IoRequest> requests) {
+  Transfer transfer;
+  queue.submit(transfer, requests, IoPriority::needed);
+  IoQueue::wait(transfer);
+  check(!transfer.pending(), "nothing is pending after a wait");
+  return transfer.failure();
+}
+
+/// Whether this system reads the file directly, found out without the queue.
+bool can_read_directly(int fd) {
+#ifdef O_DIRECT
+  const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  const int direct = open(path.c_str(), O_RDONLY | O_DIRECT);
+  Memory memory(4096);
+  const bool can = direct >= 0 && pread(direct, memory.data, 4096, 0) == 4096;
+  if (direct >= 0) close(direct);
+  return can;
+#else
+  (void)fd;
+  return false;
+#endif
+}
+
+/// Whether this system has io_uring, likewise.
+bool has_ring() {
+#ifdef __linux__
+  uint32_t params[30] = {};
+  const long fd = syscall(SYS_io_uring_setup, 1, params);
+  if (fd >= 0) close(static_cast<int>(fd));
+  return fd >= 0;
+#else
+  return false;
+#endif
+}
+
+void test_reads() {
+  constexpr uint64_t kSize = 1'000'003;
+  const File file(kSize);
+  const bool direct = can_read_directly(file.fd);
+  for (const Arm& arm : arms(64 << 10, 4)) {
+    const auto queue = IoQueue::open(file.fd, arm.options);
+    Memory memory(1 << 20);
+    // All of it, up to the multiple of 4,096 after its end.
+    check(read_now(*queue, std::vector{read_of(0, (kSize + 4095) & ~4095ull, memory.data)}) == 0, arm.name + "whole");
+    check(right(memory.data, 0, kSize), arm.name + "bytes of the whole file");
+    const IoStats stats = queue->stats();
+    check(stats.bytes_read == kSize && stats.blocks == 16 && stats.bytes_written == 0, arm.name + "counts");
+    check(stats.busy_seconds > 0, arm.name + "busy time");
+    check(stats.direct == (direct && arm.options.mode == IoMode::automatic), arm.name + "direct where it can be");
+    check(stats.uring == (has_ring() && arm.options.backend == IoBackend::uring), arm.name + "io_uring where it can be");
+    check(stats.reason.empty() == (stats.direct && stats.uring), arm.name + "a reason for what is not: " + stats.reason);
+
+    Random random{1};
+    for (int round = 0; round < 300; round++) {
+      const bool ragged = round % 2;
+      const uint64_t unit = ragged ? 1 : 4096;
+      const uint64_t offset = random.below(kSize / unit) * unit;
+      const uint64_t length = std::min(random.below(300'000 / unit) * unit, kSize - offset);
+      const uint64_t shift = ragged ? random.below(4096) : 0;
+      std::memset(memory.data, kUntouched, memory.size);
+      check(read_now(*queue, std::vector{read_of(offset, length, memory.data + shift)}) == 0, arm.name + "ragged");
+      check(right(memory.data + shift, offset, length), arm.name + "bytes of a ragged read");
+      check(shift == 0 || memory.data[shift - 1] == kUntouched, arm.name + "nothing before a read");
+      check(memory.data[shift + length] == kUntouched, arm.name + "nothing behind a read");
+    }
+    check(read_now(*queue, {}) == 0, arm.name + "nothing at all");
+    check(read_now(*queue, std::vector{read_of(5, 0, memory.data)}) == 0, arm.name + "a read of nothing");
+  }
+}
+
+void test_merging() {
+  const File file(1 << 20);
+  for (const Arm& arm : arms(64 << 10, 2)) {
+    const auto queue = IoQueue::open(file.fd, arm.options);
+    Memory memory(1 << 20);
+    // 32 neighbours of 4 KiB are two blocks; one with a gap in the file and one with a gap in memory are one each.
+    std::vector<IoRequest> requests;
+    for (uint64_t i = 0; i < 32; i++) requests.push_back(read_of(i * 4096, 4096, memory.data + i * 4096));
+    requests.push_back(read_of(40 * 4096, 4096, memory.data + 32 * 4096));
+    requests.push_back(read_of(41 * 4096, 4096, memory.data + 34 * 4096));
+    check(read_now(*queue, requests) == 0, arm.name + "merged reads");
+    check(right(memory.data, 0, 32 * 4096), arm.name + "bytes of merged reads");
+    check(right(memory.data + 32 * 4096, 40 * 4096, 4096), arm.name + "bytes beyond a gap in the file");
+    check(right(memory.data + 34 * 4096, 41 * 4096, 4096), arm.name + "bytes beyond a gap in memory");
+    check(memory.data[33 * 4096] == kUntouched, arm.name + "the gap in memory");
+    check(queue->stats().blocks == 4, arm.name + "four blocks");
+  }
+}
+
+void test_end_of_file() {
+  constexpr uint64_t kSize = 100'000;
+  for (const Arm& arm : arms(16 << 10, 4)) {
+    const File file(kSize);
+    const auto queue = IoQueue::open(file.fd, arm.options);
+    Memory memory(1 << 17);
+    const auto early = [&](uint64_t offset, uint64_t length) {
+      return read_now(*queue, std::vector{read_of(offset, length, memory.data)}) == Transfer::kEarlyEnd;
+    };
+    check(!early(98'304, 4096), arm.name + "the last page");
+    check(early(98'304, 8192), arm.name + "a page more than there is");
+    check(early(kSize, 1), arm.name + "a byte at the end");
+    check(early(1 << 30, 4096), arm.name + "far behind the end");
+    // The file shrinks: what was there is not there any more, nor is a rounded end an excuse.
+    check(ftruncate(file.fd, 50'000) == 0, "truncating");
+    check(!early(45'056, 4096), arm.name + "before the new end");
+    check(early(49'152, 4096), arm.name + "the page of the new end");
+    check(early(0, 100'000), arm.name + "across the new end");
+    check(early(65'536, 4096), arm.name + "behind the new end");
+  }
+}
+
+/// A file that shrinks and grows while it is read: what was there, zeros, or an early end.
+void test_truncation_while_reading() {
+  constexpr uint64_t kSize = 1 << 20;
+  for (const Arm& arm : arms(16 << 10, 4)) {
+    const File file(kSize);
+    const auto queue = IoQueue::open(file.fd, arm.options);
+    std::atomic<bool> stop{false};
+    std::thread truncator([&] {
+      for (Random random{3}; !stop;) {
+        check(ftruncate(file.fd, static_cast<off_t>(random.below(kSize))) == 0, "truncating");
+        check(ftruncate(file.fd, kSize) == 0, "growing");
+      }
+    });
+    Memory memory(kSize);
+    for (int round = 0; round < 50; round++) {
+      std::memset(memory.data, kUntouched, kSize);
+      const int failure = read_now(*queue, std::vector{read_of(0, kSize, memory.data)});
+      check(failure == 0 || failure == Transfer::kEarlyEnd, arm.name + "a shrinking file ends early");
+      if (failure) continue;
+      const auto wrong = [&](uint64_t i) { return memory.data[i] != byte_at(i, 0) && memory.data[i] != 0; };
+      for (uint64_t i = 0; i < kSize; i++) check(!wrong(i), arm.name + "bytes of a shrinking file");
+    }
+    stop = true;
+    truncator.join();
+  }
+}
+
+void test_writes() {
+  for (const Arm& arm : arms(16 << 10, 3)) {
+    const File file(0);
+    const auto queue = IoQueue::open(file.fd, arm.options);
+    constexpr uint64_t kSize = 200'000;
+    Memory from(kSize + 4096), into(kSize + 4096);
+    for (uint64_t i = 0; i < kSize; i++) from.data[i] = byte_at(i, 7);
+    Transfer transfer;
+    queue->submit(transfer, std::vector{IoRequest{IoRequest::Kind::write, 0, kSize, from.data}}, IoPriority::spill);
+    IoQueue::wait(transfer);
+    check(transfer.failure() == 0, arm.name + "writing");
+    check(queue->stats().bytes_written == kSize, arm.name + "bytes written");
+    check(pread(file.fd, into.data, kSize + 1, 0) == kSize, arm.name + "size of what was written");
+    check(right(into.data, 0, kSize, 7), arm.name + "bytes written, read otherwise");
+    std::memset(into.data, kUntouched, into.size);
+    // The end is where writing left it.
+    check(read_now(*queue, std::vector{read_of(0, 200'704, into.data)}) == 0, arm.name + "reading back");
+    check(right(into.data, 0, kSize, 7), arm.name + "bytes read back");
+  }
+}
+
+int write_to(int fd, const IoOptions& options) {
+  const auto queue = IoQueue::open(fd, options);
+  Memory memory(1 << 16);
+  Transfer transfer;
+  queue->submit(transfer, std::vector{IoRequest{IoRequest::Kind::write, 0, 1 << 16, memory.data}}, IoPriority::spill);
+  IoQueue::wait(transfer);
+  return transfer.failure();
+}
+
+void test_refusals() {
+  const File file(1 << 16);
+  for (Arm& arm : arms(16 << 10, 2)) {
+    const int full = open("/dev/full", O_RDWR);
+    check(full < 0 || write_to(full, arm.options) == ENOSPC, arm.name + "a full disk");
+    if (full >= 0) close(full);
+    const int read_only = open(("/proc/self/fd/" + std::to_string(file.fd)).c_str(), O_RDONLY);
+    check(read_only < 0 || write_to(read_only, arm.options) == EBADF, arm.name + "writing what may only be read");
+    if (read_only >= 0) close(read_only);
+    const auto refused = [&](int fd, const IoOptions& options, const std::string& code) {
+      try {
+        IoQueue::open(fd, options);
+      } catch (const Error& error) {
+        return code == error.code();
+      }
+      return false;
+    };
+    check(refused(-1, arm.options, "NOT_READABLE"), arm.name + "no file");
+    arm.options.block = 5000;
+    check(refused(file.fd, arm.options, "LIMIT_EXCEEDED"), arm.name + "a ragged block");
+    arm.options.block = 4096;
+    arm.options.depth = 0;
+    check(refused(file.fd, arm.options, "LIMIT_EXCEEDED"), arm.name + "nothing under way");
+  }
+}
+
+/// A queue whose first block takes a millisecond and more, and a transfer of that block: what comes next is queued.
+struct Busy {
+  explicit Busy(const Arm& arm, int fd) {
+    IoOptions options = arm.options;
+    options.depth = 1;
+    options.faults.delay = 1000;
+    queue = IoQueue::open(fd, options);
+    queue->submit(first, std::vector{read_of(0, 4096, memory.data)}, IoPriority::spill);
+    // Begun, not queued: one block is under way at a time.
+    while (queue->stats().busy_seconds == 0) std::this_thread::yield();
+  }
+  void submit(Transfer& transfer, uint64_t page, uint64_t pages, IoPriority priority) {
+    queue->submit(transfer, std::vector{read_of(page * 4096, pages * 4096, memory.data + page * 4096)}, priority);
+  }
+  Memory memory{1 << 16};
+  Transfer first;
+  std::unique_ptr<IoQueue> queue;
+};
+
+void test_order() {
+  const File file(1 << 16);
+  for (const Arm& arm : arms(4096, 1)) {
+    Busy busy(arm, file.fd);
+    Transfer spill, ahead, needed;
+    busy.submit(spill, 1, 2, IoPriority::spill);
+    busy.submit(ahead, 3, 2, IoPriority::ahead);
+    busy.submit(needed, 5, 2, IoPriority::needed);
+    IoQueue::wait(needed);
+    check(ahead.pending() && spill.pending(), arm.name + "what is needed comes first");
+    IoQueue::wait(ahead);
+    check(spill.pending(), arm.name + "what is read ahead comes second");
+    IoQueue::wait(spill);
+    check(right(busy.memory.data, 0, 7 * 4096), arm.name + "bytes in order of priority");
+  }
+}
+
+void test_promotion() {
+  const File file(1 << 16);
+  for (const Arm& arm : arms(4096, 1)) {
+    Busy busy(arm, file.fd);
+    Transfer one, other;
+    busy.submit(one, 1, 3, IoPriority::ahead);
+    busy.submit(other, 4, 3, IoPriority::ahead);
+    busy.queue->promote(other, IoPriority::needed);
+    // Less urgent than it is: nothing changes.
+    busy.queue->promote(other, IoPriority::spill);
+    IoQueue::wait(other);
+    check(one.pending(), arm.name + "what is promoted comes first");
+    IoQueue::wait(one);
+    check(right(busy.memory.data, 0, 7 * 4096), arm.name + "bytes after a promotion");
+  }
+}
+
+void test_withdrawal() {
+  const File file(1 << 16);
+  for (const Arm& arm : arms(4096, 1)) {
+    Busy busy(arm, file.fd);
+    Transfer kept, taken;
+    busy.submit(taken, 1, 3, IoPriority::ahead);
+    busy.submit(kept, 4, 2, IoPriority::ahead);
+    busy.submit(taken, 6, 1, IoPriority::needed);
+    check(busy.queue->withdraw(taken), arm.name + "something is taken back");
+    check(!taken.pending() && taken.failure() == ECANCELED, arm.name + "nothing is left of it");
+    check(!busy.queue->withdraw(taken), arm.name + "nothing more is taken back");
+    check(!busy.queue->withdraw(busy.first), arm.name + "what is under way goes on");
+    IoQueue::wait(kept);
+    IoQueue::wait(busy.first);
+    check(busy.queue->stats().blocks == 3, arm.name + "what was taken back was not read");
+    check(busy.memory.data[4096] == kUntouched && right(busy.memory.data + 4 * 4096, 4 * 4096, 2 * 4096),
+          arm.name + "bytes beside what was taken back");
+  }
+}
+
+void test_closing() {
+  const File file(1 << 16);
+  for (const Arm& arm : arms(4096, 1)) {
+    Busy busy(arm, file.fd);
+    Transfer queued;
+    busy.submit(queued, 1, 8, IoPriority::needed);
+    std::thread waiter([&] { IoQueue::wait(queued); });
+    busy.queue.reset();
+    waiter.join();
+    check(!busy.first.pending() && busy.first.failure() == 0, arm.name + "closing waits for what is under way");
+    check(right(busy.memory.data, 0, 4096), arm.name + "bytes of what was under way");
+    check(queued.failure() == ECANCELED, arm.name + "closing drops what is queued");
+  }
+}
+
+/// Transfers that live exactly until their wait is over, from several threads at once.
+void test_short_lives() {
+  const File file(1 << 20);
+  for (const Arm& arm : arms(8192, 4)) {
+    const auto queue = IoQueue::open(file.fd, arm.options);
+    std::vector<std::thread> readers;
+    for (uint64_t reader = 0; reader < 4; reader++) {
+      readers.emplace_back([&, reader] {
+        Random random{reader};
+        for (int round = 0; round < 100; round++) {
+          const uint64_t offset = random.below(200) * 4096, length = 4096 * (1 + random.below(16));
+          const auto memory = std::make_unique<Memory>(length);
+          const auto transfer = std::make_unique<Transfer>();
+          queue->submit(*transfer, std::vector{read_of(offset, length, memory->data)}, IoPriority(random.below(3)));
+          IoQueue::wait(*transfer);
+          if (transfer->failure() || !right(memory->data, offset, length)) std::abort();
+        }
+      });
+    }
+    for (std::thread& reader : readers) reader.join();
+    checks += 400;
+  }
+}
+
+/// One run with faults: transfers of random reads, some promoted, some withdrawn, some cut off by closing.
+struct FaultyRun {
+  struct Piece {
+    IoRequest request;
+    std::unique_ptr<Memory> memory;
+  };
+  struct Job {
+    Transfer transfer;
+    std::vector<Piece> pieces;
+    bool withdrawn = false;
+  };
+
+  FaultyRun(const File& file, uint64_t size, const Arm& arm, uint64_t seed) : name(arm.name), random{seed}, size(size) {
+    IoOptions options = arm.options;
+    options.depth = static_cast<unsigned>(1 + random.below(6));
+    const bool quiet = random.below(4) == 0;
+    options.faults = {seed, 20, 200, quiet ? 0u : 10u, random.below(2) ? 100u : 0u};
+    queue = IoQueue::open(file.fd, options);
+  }
+
+  void submit(Job& job) {
+    std::vector<IoRequest> requests;
+    for (uint64_t count = 1 + random.below(5); count > 0; count--) {
+      const uint64_t unit = random.below(3) ? 4096 : 1;
+      const uint64_t offset = random.below((size - 1) / unit) * unit;
+      const uint64_t length = std::min(1 + random.below(20) * std::max<uint64_t>(unit, 97), size - offset);
+      Piece& piece = job.pieces.emplace_back();
+      piece.memory = std::make_unique<Memory>(length + 4096);
+      piece.request = read_of(offset, length, piece.memory->data + (unit == 1 ? random.below(4096) : 0));
+      requests.push_back(piece.request);
+    }
+    queue->submit(job.transfer, requests, IoPriority(random.below(3)));
+  }
+
+  void run() {
+    std::vector<Job> jobs(6);
+    for (Job& job : jobs) {
+      submit(job);
+      if (random.below(4) == 0) queue->promote(job.transfer, IoPriority::needed);
+      if (random.below(8) == 0) job.withdrawn = queue->withdraw(job.transfer);
+    }
+    const bool closes = random.below(8) == 0;
+    if (closes) queue.reset();
+    for (Job& job : jobs) {
+      IoQueue::wait(job.transfer);
+      judge(job, closes);
+    }
+  }
+
+  void judge(const Job& job, bool closed) {
+    const int failure = job.transfer.failure();
+    failures += failure != 0;
+    check(failure == 0 || failure == EIO || (failure == ECANCELED && (job.withdrawn || closed)),
+          name + "a failure that was caused: " + std::to_string(failure));
+    check(!job.withdrawn || failure != 0, name + "what was taken back is not complete");
+    if (failure) return;
+    for (const Piece& piece : job.pieces) {
+      check(right(piece.request.data, piece.request.offset, piece.request.length), name + "bytes in spite of faults");
+    }
+  }
+
+  const std::string name;
+  Random random;
+  const uint64_t size;
+  std::unique_ptr<IoQueue> queue;
+  long failures = 0;
+};
+
+void test_faults(int runs) {
+  constexpr uint64_t kSize = 300'001;
+  const File file(kSize);
+  const std::vector<Arm> all = arms(8192, 4);
+  long failures = 0;
+  for (int i = 0; i < runs; i++) {
+    FaultyRun run(file, kSize, all[static_cast<size_t>(i) % all.size()], static_cast<uint64_t>(i));
+    run.run();
+    failures += run.failures;
+  }
+  check(failures > runs / 10 && failures < 4L * runs, "some transfers fail, most do not: " + std::to_string(failures));
+}
+
+/// EINVAL from a direct read: the block is read otherwise, and so is everything after it.
+void test_fallback() {
+  const File file(1 << 16);
+  if (!can_read_directly(file.fd)) return;
+  for (const Arm& arm : arms(4096, 2)) {
+    IoOptions options = arm.options;
+    options.faults.invalid = 1000;
+    const auto queue = IoQueue::open(file.fd, options);
+    Memory memory(1 << 16);
+    check(read_now(*queue, std::vector{read_of(0, 1 << 16, memory.data)}) == 0, arm.name + "reads in spite of EINVAL");
+    check(right(memory.data, 0, 1 << 16), arm.name + "bytes in spite of EINVAL");
+    const IoStats stats = queue->stats();
+    check(!stats.direct && stats.reason.find("direct I/O") != std::string::npos, arm.name + "says that it fell back");
+  }
+}
+
+/// Where a sandbox refuses io_uring, threads do the work. Filters bind one thread.
+void test_sandbox() {
+#if defined(__linux__) && defined(__x86_64__)
+  const File file(1 << 16);
+  for (const uint32_t error : {EPERM, ENOSYS}) {
+    for (const long call : {SYS_io_uring_setup, SYS_io_uring_enter}) {
+      std::thread([&] {
+        sock_filter filter[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+                                BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(call), 0, 1),
+                                BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
+                                BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+        const sock_fprog program{4, filter};
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) return;
+        const auto queue = IoQueue::open(file.fd, {});
+        Memory memory(1 << 16);
+        check(read_now(*queue, std::vector{read_of(0, 1 << 16, memory.data)}) == 0, "reads in a sandbox");
+        check(right(memory.data, 0, 1 << 16), "bytes in a sandbox");
+        const IoStats stats = queue->stats();
+        check(!stats.uring && stats.reason.find("io_uring") != std::string::npos, "says that there is no io_uring");
+      }).join();
+    }
+  }
+#endif
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int runs = argc > 1 ? std::atoi(argv[1]) : 1000;
+  test_reads();
+  test_merging();
+  test_end_of_file();
+  test_truncation_while_reading();
+  test_writes();
+  test_refusals();
+  test_order();
+  test_promotion();
+  test_withdrawal();
+  test_closing();
+  test_short_lives();
+  test_faults(runs);
+  test_fallback();
+  test_sandbox();
+  std::printf("io-test: %ld checks\n", checks);
+  return 0;
+}
