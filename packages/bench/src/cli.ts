@@ -1,24 +1,30 @@
 import { exitCodeHelp } from '@cflow/format';
 import { runCommand, usageError, writeOutput } from '@cflow/format/node';
 import yargs from 'yargs';
+import { pathOptions, runCriticalPath, runStructure, structureOptions } from './analysis/cli-analysis.js';
 import { convertOptions, runConvert } from './convert/cli-convert.js';
 import { decodeOptions, runDecode } from './decode/cli-decode.js';
+import { prefillOptions, runPrefill } from './decode/cli-prefill.js';
 import { qualityOptions, runQuality } from './quality/cli-quality.js';
+import { compareOptions, runCompare } from './report/cli-compare.js';
+import { reportOptions, runReport } from './report/cli-report.js';
 import { runSynth, synthOptions } from './synth/cli-synth.js';
 
 /** Runs the command; returns its exit code. */
 export function main(argv: string[]): Promise<number> {
   return runCommand('cflow-bench', async () => {
     let help = '';
-    await parser(argv).parseAsync(argv, {}, (_error, _argv, output) => {
+    const outcome = { exit: 0 };
+    await parser(argv, outcome).parseAsync(argv, {}, (_error, _argv, output) => {
       help = output;
     });
     if (help) await writeOutput(`${help}\n`);
-    return 0;
+    return outcome.exit;
   });
 }
 
-function parser(argv: string[]) {
+/** @param outcome gets the exit code of a command that ended well and yet has something to say by it */
+function parser(argv: string[], outcome: { exit: number }) {
   return yargs(argv)
     .scriptName('cflow-bench')
     .command('synth <target>', 'write a synthetic model of Gaussian weights', synthOptions, runSynth)
@@ -29,12 +35,20 @@ function parser(argv: string[]) {
       runConvert,
     )
     .command('decode <model>', 'tokens a second of the engine, beside llama.cpp', decodeOptions, runDecode)
+    .command('prefill <model>', 'tokens a second of prompts', prefillOptions, runPrefill)
     .command(
       'quality <source> <texts>',
       'perplexity on texts in f32, q8_0 and q4_0, with and without searched scales',
       qualityOptions,
       runQuality,
     )
+    .command('critical-path', 'bytes on the critical path of every preset', pathOptions, runCriticalPath)
+    .command('structure <model>', 'what the layout of a file promises', structureOptions, runStructure)
+    .command('compare <before> <after>', 'two results, metric by metric', compareOptions, async (args) => {
+      outcome.exit = await runCompare(args);
+    })
+    .command('report <files..>', 'results as a page with charts', reportOptions, runReport)
+    .option('save', { type: 'string', describe: 'write the result, for compare and report' })
     .option('json', { type: 'boolean', default: false, describe: 'the result as one JSON document' })
     .demandCommand(1, 'a command is needed')
     .epilogue(exitCodeHelp())

@@ -22,7 +22,7 @@ beforeAll(async () => {
 });
 afterAll(() => rm(dir, { recursive: true }));
 
-const lengths = { tokens: 3, prefill: 5, warmup: 2 };
+const lengths = { tokens: 3, prefill: 5, warmup: 2, context: 0, checked: 0 };
 
 function bench(change: Partial<DecodeBenchOptions> = {}): Promise<DecodeReport> {
   const variants = parseVariants([], { engine: 'reference' });

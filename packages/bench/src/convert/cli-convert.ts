@@ -2,6 +2,8 @@
 import { cpus } from 'node:os';
 import { type Container, DTYPE_NAMES, type Dtype } from '@cflow/format';
 import { type Builder, count, mega, print } from '../harness/cli-common.js';
+import { type Measured, metric } from '../harness/result.js';
+import { save } from '../harness/save.js';
 import { benchConvert, type ConvertReport } from './convert-bench.js';
 
 const CONTAINERS: readonly Container[] = ['cflow', 'vflow'];
@@ -30,11 +32,23 @@ export async function runConvert(
     runs: count('runs', args.runs, 1_000),
     ...(directory === undefined ? {} : { directory }),
   });
+  await save('convert', args, () => convertMeasured(report));
   await print(
     args,
     { ...report, cpu: cpus()[0]?.model ?? 'unknown', node: process.version },
     describeConvert,
   );
+}
+
+function convertMeasured({ rows, inputBytes }: ConvertReport): Measured {
+  const metrics = rows.flatMap(({ threads, seconds, maxRssBytes }) => {
+    const rates = seconds.map((s) => inputBytes / 1e9 / s);
+    return [
+      metric(`${threads} threads: weights read`, 'GB/s', 'higher', rates),
+      metric(`${threads} threads: peak memory`, 'MB', 'lower', [maxRssBytes / 1e6]),
+    ];
+  });
+  return { metrics };
 }
 
 function describeConvert(report: ConvertReport & { cpu: string; node: string }): string {

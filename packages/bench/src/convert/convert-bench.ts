@@ -10,7 +10,7 @@ import { text } from 'node:stream/consumers';
 import { pathToFileURL } from 'node:url';
 import { CflowError, type Container, type Dtype } from '@cflow/format';
 import { childScript, codeOf } from '../harness/child.js';
-import { median } from '../harness/statistics.js';
+import { spread } from '../harness/statistics.js';
 
 export interface ConvertBenchOptions {
   readonly source: string;
@@ -25,6 +25,8 @@ export interface ConvertBenchOptions {
 
 export interface ConvertRow {
   readonly threads: number;
+  /** Of each run. */
+  readonly seconds: readonly number[];
   readonly medianSeconds: number;
   readonly minSeconds: number;
   readonly maxSeconds: number;
@@ -131,14 +133,15 @@ async function sha256Of(path: string): Promise<string> {
 }
 
 function rowOf(threads: number, runs: readonly Run[], inputBytes: number): ConvertRow {
-  const seconds = runs.map((run) => run.seconds).sort((a, b) => a - b);
-  const medianSeconds = median(seconds);
+  const seconds = runs.map((run) => run.seconds);
+  const { median, min, max } = spread(seconds);
   return {
     threads,
-    medianSeconds,
-    minSeconds: seconds[0]!,
-    maxSeconds: seconds.at(-1)!,
-    megabytesPerSecond: inputBytes / 1e6 / medianSeconds,
+    seconds,
+    medianSeconds: median,
+    minSeconds: min,
+    maxSeconds: max,
+    megabytesPerSecond: inputBytes / 1e6 / median,
     maxRssBytes: Math.max(...runs.map(({ rss }) => rss)),
   };
 }

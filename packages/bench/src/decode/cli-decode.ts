@@ -1,10 +1,12 @@
 /** `cflow-bench decode`. */
 import { cpus } from 'node:os';
-import { writeMessage } from '@cflow/format/node';
 import { ENGINES, type EngineName, type ProfileEntry } from '@cflow/runtime-native';
 import { type Builder, count, mega, print, table } from '../harness/cli-common.js';
+import { progress } from '../harness/progress.js';
+import { save } from '../harness/save.js';
 import type { Spread } from '../harness/statistics.js';
 import { benchDecode, type DecodeReport, type DecodeRow } from './decode-bench.js';
+import { decodeMeasured } from './decode-metrics.js';
 import { parseVariants } from './variants.js';
 
 export function decodeOptions(y: Builder) {
@@ -15,6 +17,11 @@ export function decodeOptions(y: Builder) {
     .option('tokens', { type: 'number', default: 64, describe: 'to decode, one by one' })
     .option('prefill', { type: 'number', default: 512, describe: 'tokens of the timed prompt' })
     .option('warmup', { type: 'number', default: 128, describe: 'tokens before anything is timed' })
+    .option('context', {
+      type: 'number',
+      default: 0,
+      describe: 'tokens before a second timed decode; 0: none',
+    })
     .option('runs', { type: 'number', default: 5, describe: 'of each, in turns, each a fresh process' })
     .option('engine', { choices: Object.keys(ENGINES) as EngineName[], describe: '[default: native]' })
     .option('variants', {
@@ -31,7 +38,7 @@ export async function runDecode(
 ): Promise<void> {
   const { model, gguf, engine, profile } = args;
   const base = { ...(engine ? { engine } : {}), ...(profile ? { profile } : {}) };
-  const quiet = args.json === true || !process.stderr.isTTY;
+  const line = progress(args.json === true);
   const report = await benchDecode({
     file: model,
     gguf,
@@ -39,10 +46,13 @@ export async function runDecode(
     tokens: count('tokens', args.tokens, 100_000),
     prefill: count('prefill', args.prefill, 100_000),
     warmup: count('warmup', args.warmup, 100_000),
+    context: args.context === 0 ? 0 : count('context', args.context, 100_000),
+    checked: 0,
     runs: count('runs', args.runs, 1_000),
     variants: parseVariants(args.variants, base),
-    ...(quiet ? {} : { onRun: (subject, round) => void writeMessage(`${round + 1}: ${subject}\n`) }),
-  });
+    onRun: (subject, round) => line.step(`round ${round + 1} of ${args.runs}: ${subject}`),
+  }).finally(line.stop);
+  await save('decode', args, () => decodeMeasured(report));
   await print(args, { ...report, cpu: cpus()[0]?.model ?? 'unknown', node: process.version }, describe);
 }
 
@@ -57,6 +67,7 @@ const cell = (spread: Spread | undefined, digits: number, factor = 1) => {
 const HEAD = [
   '',
   'decode tok/s',
+  'behind context',
   'prefill tok/s',
   'GB/s',
   '% of read',
@@ -74,6 +85,7 @@ function describe(report: DecodeReport & { cpu: string; node: string }): string 
   const cells = rows.map((row) => [
     row.subject,
     cell(row.decodeTokensPerSecond, 1),
+    cell(row.contextDecodeTokensPerSecond, 1),
     cell(row.prefillTokensPerSecond, 1),
     cell(row.gigabytesPerSecond, 1),
     cell(row.shareOfBandwidth, 0, 100),

@@ -6,9 +6,10 @@ import { access } from 'node:fs/promises';
 import { CflowError, criticalPath, openModel } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
 import type { OpenModelOptions } from '@cflow/runtime-native';
+import { readBandwidth } from '../harness/bandwidth.js';
 import { runChild } from '../harness/child.js';
 import { type Spread, spread, spreadOf } from '../harness/statistics.js';
-import type { BandwidthRun, DecodeJob, DecodeRun, Lengths } from './decode-job.js';
+import type { DecodeJob, DecodeRun, Lengths } from './decode-job.js';
 import { loadPeer } from './run-llama.js';
 
 export interface DecodeBenchOptions extends Lengths {
@@ -34,6 +35,7 @@ export interface DecodeRow {
   readonly backend: string;
   readonly threads: number;
   readonly decodeTokensPerSecond: Spread;
+  readonly contextDecodeTokensPerSecond?: Spread | undefined;
   readonly prefillTokensPerSecond: Spread;
   /** Weight bytes consumed per token × tokens per second. */
   readonly gigabytesPerSecond: Spread;
@@ -59,6 +61,9 @@ export interface DecodeReport extends Lengths {
   readonly rows: readonly DecodeRow[];
 }
 
+/** Of a context, beyond what a command names: a prompt, and the tokens around it. */
+export const ROOM = 8;
+
 interface Subject {
   readonly name: string;
   readonly threads: number;
@@ -79,9 +84,8 @@ export async function benchDecode(options: DecodeBenchOptions): Promise<DecodeRe
   const bandwidths = new Map<number, number[]>(threadCounts.map((threads) => [threads, []]));
   for (let round = 0; round < options.runs; round++) {
     for (const [threads, best] of bandwidths) {
-      const job: DecodeJob = { kind: 'bandwidth', threads };
-      const { gigabytesPerSecond } = await runChild<BandwidthRun>('decode/decode-child', job);
-      if (gigabytesPerSecond.length) best[round] = Math.max(...gigabytesPerSecond);
+      const passes = await readBandwidth(threads);
+      if (passes.length) best[round] = Math.max(...passes);
     }
     for (const subject of subjects) {
       options.onRun?.(subject.name, round);
@@ -95,6 +99,8 @@ export async function benchDecode(options: DecodeBenchOptions): Promise<DecodeRe
     tokens: options.tokens,
     prefill: options.prefill,
     warmup: options.warmup,
+    context: options.context,
+    checked: options.checked,
     rounds: options.runs,
     plannedBytesPerToken: bytesPerToken,
     readBandwidth: Object.fromEntries(measured.map(([threads, best]) => [threads, spread(best)])),
@@ -108,13 +114,15 @@ async function describeModel({ file, ...lengths }: DecodeBenchOptions) {
   try {
     const { config, dtype } = await openModel(source);
     const { contextLength, name } = config;
-    for (const field of ['prefill', 'warmup', 'tokens'] as const) {
-      if (lengths[field] + 8 <= contextLength) continue;
-      throw new CflowError(
-        'LIMIT_EXCEEDED',
-        `${lengths[field]} tokens do not fit the context of ${contextLength}`,
-        { file, field, value: lengths[field], limit: contextLength, remedy: 'use fewer' },
-      );
+    for (const [field, value] of Object.entries(longest(lengths))) {
+      if (value + ROOM <= contextLength) continue;
+      throw new CflowError('LIMIT_EXCEEDED', `${value} tokens do not fit the context of ${contextLength}`, {
+        file,
+        field,
+        value,
+        limit: contextLength,
+        remedy: 'use fewer',
+      });
     }
     return { name, bytesPerToken: criticalPath(config, dtype).bytesPerToken };
   } finally {
@@ -122,9 +130,14 @@ async function describeModel({ file, ...lengths }: DecodeBenchOptions) {
   }
 }
 
+/** Of the tokens that are passed or decoded in one sequence, which option gives their number. */
+function longest({ prefill, warmup, tokens, context, checked }: Lengths): Record<string, number> {
+  return { prefill, warmup, tokens, checked, context: context && context + tokens };
+}
+
 async function subjectsOf(options: DecodeBenchOptions): Promise<Subject[]> {
-  const { file, gguf, threads, tokens, prefill, warmup } = options;
-  const lengths = { tokens, prefill, warmup };
+  const { file, gguf, threads, tokens, prefill, warmup, context, checked } = options;
+  const lengths = { tokens, prefill, warmup, context, checked };
   const subject = (name: string, own: number, job: DecodeJob) => ({
     name,
     threads: own,
@@ -162,6 +175,9 @@ function rowOf(
     backend: last.backend,
     threads,
     decodeTokensPerSecond: spread(speed),
+    contextDecodeTokensPerSecond: spreadOf(
+      runs.map(({ contextDecodeSeconds: s }) => (s === undefined ? s : tokens / s)),
+    ),
     prefillTokensPerSecond: spread(runs.map(({ prefillSeconds }) => prefill / prefillSeconds)),
     gigabytesPerSecond: spread(rates),
     shareOfBandwidth: spreadOf(shares),

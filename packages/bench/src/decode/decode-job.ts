@@ -9,6 +9,10 @@ export interface Lengths {
   readonly prefill: number;
   /** Tokens passed before anything is timed, so that every page and expert has been touched. */
   readonly warmup: number;
+  /** Where it is not 0, `tokens` are decoded once more, behind so many. */
+  readonly context: number;
+  /** Positions of a fixed text after each of which the most likely token is kept, to see that engines agree. */
+  readonly checked: number;
 }
 
 export type DecodeJob =
@@ -23,8 +27,7 @@ export type DecodeJob =
       readonly file: string;
       readonly lengths: Lengths;
       readonly threads: number;
-    }
-  | { readonly kind: 'bandwidth'; readonly threads: number };
+    };
 
 /** Of one child; seconds and bytes. */
 export interface DecodeRun {
@@ -37,6 +40,10 @@ export interface DecodeRun {
   readonly prefillSeconds: number;
   /** For `tokens` tokens: one by one, greedy, choosing included. */
   readonly decodeSeconds: number;
+  /** For as many behind `context` tokens. */
+  readonly contextDecodeSeconds?: number | undefined;
+  /** The most likely token after each checked position. */
+  readonly chosen: readonly number[];
   /** Seconds of each token. */
   readonly tokenSeconds: readonly number[];
   readonly peakBytes: number;
@@ -48,11 +55,6 @@ export interface DecodeRun {
   /** Of the timed part alone; empty unless the engine collects it. */
   readonly decodeProfile?: readonly ProfileEntry[] | undefined;
   readonly prefillProfile?: readonly ProfileEntry[] | undefined;
-}
-
-/** GB/s (10^9 bytes) of each pass over the memory; empty without the addon. */
-export interface BandwidthRun {
-  readonly gigabytesPerSecond: readonly number[];
 }
 
 /** Tokens of a text that means nothing, the same for every engine; none is special. */

@@ -30,6 +30,7 @@ interface LlamaModel {
 interface Sequence {
   evaluate(ids: number[], options: Record<string, unknown>): AsyncGenerator<number, void, void>;
   clearHistory(): Promise<void>;
+  controlledEvaluate(input: readonly unknown[]): Promise<({ next: { token?: number } } | undefined)[]>;
 }
 
 /**
@@ -83,7 +84,7 @@ export async function runLlama({
     const model = await llama.loadModel({ modelPath: file });
     const context = await model.createContext({
       sequences: 1,
-      contextSize: lengths.prefill + lengths.warmup + lengths.tokens + 64,
+      contextSize: contextSizeOf(lengths),
       batchSize: 512,
       threads: { ideal: threads, min: threads },
     });
@@ -95,6 +96,11 @@ export async function runLlama({
   } finally {
     await llama.dispose();
   }
+}
+
+/** One sequence at a time: the longest, with room for what the peer may keep beside it. */
+function contextSizeOf({ prefill, warmup, tokens, context, checked }: Lengths): number {
+  return Math.max(prefill, warmup, context + tokens, tokens + PROMPT, checked) + 64;
 }
 
 function vocabSizeOf({ fileInfo }: LlamaModel): number {
@@ -123,13 +129,33 @@ async function measure(sequence: Sequence, lengths: Lengths, vocabSize: number) 
   const firstTokenSeconds = await prompt(ids(1, 0));
   await prompt(ids(lengths.warmup, 1));
   const prefillSeconds = await prompt(ids(lengths.prefill, 2));
+  const decoded = await generate(sequence, ids(PROMPT, 3), lengths.tokens);
+  const behind = lengths.context
+    ? await generate(sequence, ids(lengths.context, 4), lengths.tokens)
+    : undefined;
+  const chosen = await mostLikely(sequence, ids(lengths.checked, 5));
+  const contextDecodeSeconds = behind?.decodeSeconds;
+  return { firstTokenSeconds, prefillSeconds, ...decoded, contextDecodeSeconds, chosen };
+}
+
+/** The most likely token after each of `ids`. */
+async function mostLikely(sequence: Sequence, ids: readonly number[]): Promise<number[]> {
+  if (!ids.length) return [];
   await sequence.clearHistory();
-  const generated = sequence.evaluate(ids(PROMPT, 3), GREEDY);
+  const wanted = { generateNext: { token: true, options: { temperature: 0 } } };
+  const results = await sequence.controlledEvaluate(ids.map((id) => [id, wanted]));
+  return results.map((result) => result?.next.token ?? -1);
+}
+
+/** Greedy, one by one, behind a prompt and the token after it. */
+async function generate(sequence: Sequence, prompt: number[], tokens: number) {
+  await sequence.clearHistory();
+  const generated = sequence.evaluate(prompt, GREEDY);
   await generated.next();
   await generated.next();
   const tokenSeconds: number[] = [];
   const start = performance.now();
-  for (let i = 0, last = start; i < lengths.tokens; i++) {
+  for (let i = 0, last = start; i < tokens; i++) {
     await generated.next();
     const now = performance.now();
     tokenSeconds.push((now - last) / 1000);
@@ -137,5 +163,5 @@ async function measure(sequence: Sequence, lengths: Lengths, vocabSize: number) 
   }
   const decodeSeconds = seconds(start);
   await generated.return();
-  return { firstTokenSeconds, prefillSeconds, decodeSeconds, tokenSeconds };
+  return { decodeSeconds, tokenSeconds };
 }

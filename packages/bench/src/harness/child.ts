@@ -1,8 +1,9 @@
 /** Work in a process of its own: what it reports, and what an error in it becomes here. */
 import { spawn } from 'node:child_process';
+import { writeSync } from 'node:fs';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
-import { CflowError, ERROR_CODES, ERRORS, type ErrorCode } from '@cflow/format';
+import { asCflowError, CflowError, ERROR_CODES, ERRORS, type ErrorCode, errorLine } from '@cflow/format';
 
 /**
  * Tests run from src/, where children exist only compiled.
@@ -45,4 +46,15 @@ export async function runChild<T>(
 export function codeOf(exit: number | null): ErrorCode {
   const found = ERROR_CODES.find((code) => ERRORS[code].exit === exit);
   return found ?? 'INTERNAL';
+}
+
+/** What a script for `runChild` does: the job is its argument, the answer goes to descriptor 3, an error is one line. */
+export async function answerJob<T>(name: string, work: (job: T) => Promise<unknown>): Promise<void> {
+  try {
+    writeSync(3, JSON.stringify(await work(JSON.parse(process.argv[2]!) as T)));
+  } catch (error) {
+    const known = asCflowError(error);
+    process.stderr.write(errorLine(name, known));
+    process.exitCode = known.exitCode;
+  }
 }

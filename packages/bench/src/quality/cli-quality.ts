@@ -1,5 +1,7 @@
 /** `cflow-bench quality`. */
 import { type Builder, count, mega, print, table } from '../harness/cli-common.js';
+import { type Measured, metric } from '../harness/result.js';
+import { save } from '../harness/save.js';
 import { benchQuality, type QualityReport } from './quality-bench.js';
 
 export function qualityOptions(y: Builder) {
@@ -30,7 +32,16 @@ export async function runQuality(
     ...(stories === undefined ? {} : { stories: count('stories', stories, 2 ** 32) }),
     ...(threads === undefined ? {} : { threads: count('threads', threads, 1024) }),
   });
+  await save('quality', args, () => qualityMeasured(report));
   await print(args, report, describeQuality);
+}
+
+function qualityMeasured({ rows }: QualityReport): Measured {
+  return {
+    metrics: rows.map(({ weights, perplexity }) =>
+      metric(`${weights}: perplexity`, '', 'lower', [perplexity]),
+    ),
+  };
 }
 
 function describeQuality({ model, arithmetic, stories, predictedTokens, rows }: QualityReport): string {

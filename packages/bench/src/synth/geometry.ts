@@ -72,6 +72,18 @@ const OLMOE_LAYER: ModelConfigInput['layers'][number] = {
   experts: { count: 64, topK: 8, dim: 1024, activation: 'silu', normalizeTopK: false },
 };
 
+/** The shapes of Mixtral, an eighth of its size: grouped queries, eight experts that are FFNs each, two of them chosen. */
+const MIXTRAL_LAYER: ModelConfigInput['layers'][number] = {
+  attention: {
+    heads: 16,
+    kvHeads: 4,
+    headDim: 128,
+    rope: { theta: 1_000_000, rotaryDim: 128 },
+    scale: 1 / Math.sqrt(128),
+  },
+  experts: { count: 8, topK: 2, dim: 5632, activation: 'silu', normalizeTopK: true },
+};
+
 /** Models that exist as a configuration only: there is no checkpoint of theirs to write. */
 const MODELS: Record<string, ModelConfig> = {
   olmoe: parseModelConfig({
@@ -83,6 +95,16 @@ const MODELS: Record<string, ModelConfig> = {
     normEps: 1e-5,
     combineStyle: 'sequential',
     layers: Array.from({ length: 16 }, () => OLMOE_LAYER),
+  }),
+  mixtral: parseModelConfig({
+    name: 'mixtral',
+    family: 'mixtral',
+    hiddenDim: 2048,
+    vocabSize: 32_000,
+    contextLength: 4096,
+    normEps: 1e-5,
+    combineStyle: 'sequential',
+    layers: Array.from({ length: 16 }, () => MIXTRAL_LAYER),
   }),
 };
 

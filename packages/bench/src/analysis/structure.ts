@@ -1,0 +1,64 @@
+/** What the layout of a file promises (report §5.3, §5.6, §5.7): read from the file, not timed. */
+import {
+  buildPlan,
+  firstAsked,
+  type ModelFile,
+  openModel,
+  partTensors,
+  type StreamKind,
+  streamBytes,
+} from '@cflow/format';
+import { openFileSource } from '@cflow/format/node';
+import { type Measured, type Metric, metric } from '../harness/result.js';
+
+/** @throws CflowError as opening does */
+export async function fileStructure(file: string): Promise<Measured> {
+  const source = await openFileSource(file);
+  try {
+    return { metrics: structureOf(await openModel(source)) };
+  } finally {
+    await source.close();
+  }
+}
+
+export function structureOf(file: ModelFile): Metric[] {
+  return [
+    ...expertShare(file),
+    ...fused(file, 'attention'),
+    ...fused(file, 'dense'),
+    metric('streams asked for in file order', '%', 'higher', [100 * inOrder(file)]),
+  ];
+}
+
+/** Bytes of all experts over those of the experts that a token chooses; absent without experts. */
+function expertShare({ config, dtype, streams }: ModelFile): Metric[] {
+  let stored = 0;
+  let read = 0;
+  for (const { stream } of streams.values()) {
+    const experts = stream.layer === undefined ? undefined : config.layers[stream.layer]?.experts;
+    if (stream.kind !== 'expert' || !experts) continue;
+    const bytes = streamBytes(stream, dtype);
+    stored += bytes;
+    read += (bytes * experts.topK) / experts.count;
+  }
+  return read ? [metric('experts stored over experts read', '×', 'higher', [stored / read])] : [];
+}
+
+/** Matrices that one pass over an activation serves, their stripes interleaved: the most of any part of such streams. */
+function fused({ streams }: ModelFile, kind: StreamKind): Metric[] {
+  const parts = [...streams.values()]
+    .filter(({ stream }) => stream.kind === kind)
+    .flatMap(({ stream }) => stream.parts);
+  const tiles = parts.filter((part) => part.kind === 'tiles');
+  const most = Math.max(0, ...tiles.map((part) => partTensors(part).length));
+  return most ? [metric(`matrices in one pass: ${kind}`, '', 'higher', [most])] : [];
+}
+
+/** Share of the steps from one stream that a token asks for to the next that go forward in the file. */
+function inOrder({ config, streams }: ModelFile): number {
+  const offsets = firstAsked(buildPlan(config, { transfers: 'none' })).map(
+    (name) => streams.get(name)!.offset,
+  );
+  const forward = offsets.filter((offset, i) => i > 0 && offset > offsets[i - 1]!);
+  return offsets.length > 1 ? forward.length / (offsets.length - 1) : 1;
+}

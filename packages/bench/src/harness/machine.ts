@@ -1,0 +1,49 @@
+/** Describes this machine, and measures its limits. */
+import { execFile } from 'node:child_process';
+import { cpus, loadavg, release, tmpdir, totalmem, type } from 'node:os';
+import { promisify } from 'node:util';
+import { loadAddon, threadBudget } from '@cflow/runtime-native';
+import { readBandwidth } from './bandwidth.js';
+import { diskLimits } from './disk.js';
+import type { Machine } from './machine-schema.js';
+import { spreadOf } from './statistics.js';
+
+const DIGITS = 12;
+
+export interface MachineOptions {
+  /** Where the disk is measured; the directory for temporary files by default. */
+  readonly directory?: string | undefined;
+}
+
+/** Takes about two seconds: read bandwidth and disk are measured, in a process of their own. */
+export async function describeMachine({ directory = tmpdir() }: MachineOptions = {}): Promise<Machine> {
+  const [load = 0] = loadavg();
+  const { threads, reason } = await threadBudget();
+  const bandwidth = spreadOf(await readBandwidth(threads));
+  return {
+    cpu: cpus()[0]?.model.trim() || 'unknown',
+    isa: loadAddon()?.isa().selected ?? null,
+    cores: { online: cpus().length || 1, allowed: threads, why: reason, load: Number(load.toFixed(2)) },
+    memoryLimit: memoryLimit(),
+    readBandwidth: bandwidth ? { threads, ...bandwidth } : null,
+    disk: await diskLimits(directory),
+    os: `${type()} ${release()}`,
+    node: process.version,
+    commit: await commitOf(import.meta.dirname),
+  };
+}
+
+/** Of the cgroup, where it is less than the machine has. */
+function memoryLimit(): number {
+  const limit = process.constrainedMemory();
+  return limit > 0 && limit < totalmem() ? limit : totalmem();
+}
+
+async function commitOf(folder: string): Promise<string | null> {
+  const args = ['describe', '--always', '--dirty', `--abbrev=${DIGITS}`, '--exclude=*'];
+  const run = promisify(execFile)('git', args, { cwd: folder, encoding: 'utf8' });
+  return run.then(
+    ({ stdout }) => stdout.trim(),
+    () => null,
+  );
+}

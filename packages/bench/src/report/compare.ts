@@ -1,0 +1,89 @@
+/** Two results of one command, metric by metric. */
+import { CflowError } from '@cflow/format';
+import type { BenchResult, Metric } from '../harness/result.js';
+
+export interface MetricChange {
+  readonly name: string;
+  readonly unit: string;
+  readonly before: number;
+  readonly after: number;
+  /** Median after over median before, less one; towards better is positive, whichever direction that is. */
+  readonly gain: number;
+  /** Worse by more than the threshold. */
+  readonly worse: boolean;
+  /** Whether the runs of one reach into those of the other: then it may be noise. */
+  readonly overlap: boolean;
+}
+
+export interface Comparison {
+  readonly threshold: number;
+  readonly changes: readonly MetricChange[];
+  /** Metrics that one of the two has alone. */
+  readonly missing: readonly string[];
+  readonly added: readonly string[];
+  /** What else differs, so that the figures may not be comparable: machine, options. */
+  readonly differences: readonly string[];
+  /** Whether any metric is worse by more than the threshold. */
+  readonly worse: boolean;
+}
+
+/**
+ * @param threshold part of the median, e.g. 0.05
+ * @throws CflowError USAGE if the two share no metric
+ */
+export function compareResults(before: BenchResult, after: BenchResult, threshold: number): Comparison {
+  const later = new Map(after.metrics.map((metric) => [metric.name, metric]));
+  const earlier = new Set(before.metrics.map(({ name }) => name));
+  const changes = before.metrics.flatMap((metric) => {
+    const other = later.get(metric.name);
+    return other && other.unit === metric.unit ? [changeOf(metric, other, threshold)] : [];
+  });
+  if (!changes.length) {
+    throw new CflowError('USAGE', `${before.command} and ${after.command} have no metric in common`, {
+      remedy: 'compare two results of one command',
+    });
+  }
+  return {
+    threshold,
+    changes,
+    missing: [...earlier].filter((name) => !later.has(name)),
+    added: [...later.keys()].filter((name) => !earlier.has(name)),
+    differences: differencesOf(before, after),
+    worse: changes.some(({ worse }) => worse),
+  };
+}
+
+function changeOf(before: Metric, after: Metric, threshold: number): MetricChange {
+  const change = relative(after.median, before.median);
+  const gain = after.better === 'higher' ? change : 0 - change;
+  return {
+    name: before.name,
+    unit: before.unit,
+    before: before.median,
+    after: after.median,
+    gain,
+    worse: gain < -threshold,
+    overlap: before.min <= after.max && after.min <= before.max,
+  };
+}
+
+/** From nothing to something is no finite share; it counts as all there is. */
+function relative(after: number, before: number): number {
+  if (after === before) return 0;
+  return before === 0 ? Math.sign(after) * Number.POSITIVE_INFINITY : (after - before) / Math.abs(before);
+}
+
+function differencesOf(before: BenchResult, after: BenchResult): string[] {
+  const facts = ({ command, machine: { cpu, isa, cores, node }, options }: BenchResult) => ({
+    command,
+    cpu,
+    isa,
+    'cores allowed': cores.allowed,
+    node,
+    options: JSON.stringify(options),
+  });
+  const [a, b] = [facts(before), facts(after)];
+  return (Object.keys(a) as (keyof typeof a)[])
+    .filter((key) => a[key] !== b[key])
+    .map((key) => `${key}: ${a[key]} before, ${b[key]} after`);
+}

@@ -1,0 +1,62 @@
+/** How figures and machines are written, on pages and terminals alike. */
+
+import { table } from '../harness/cli-common.js';
+import type { Machine } from '../harness/machine-schema.js';
+import type { Measured, Metric, Table } from '../harness/result.js';
+
+/** Three or four digits that count; thousands grouped. */
+export function significant(value: number): string {
+  if (value === 0 || !Number.isFinite(value)) return String(value);
+  const digits = 2 - Math.floor(Math.log10(Math.abs(value)));
+  const fixed = value.toFixed(Math.min(Math.max(0, digits), 12));
+  return Number(fixed).toLocaleString('en-US', {
+    minimumFractionDigits: fixed.split('.')[1]?.length ?? 0,
+    maximumFractionDigits: 12,
+  });
+}
+
+/** `60.6 (52.8–66.9)`; the median alone where all runs agree. */
+export function spreadText({ median, min, max }: Pick<Metric, 'median' | 'min' | 'max'>): string {
+  const middle = significant(median);
+  return min === max ? middle : `${middle} (${significant(min)}–${significant(max)})`;
+}
+
+/** What a command prints: its metrics, then its tables. */
+export function measuredText({ metrics, tables = [] }: Measured): string {
+  const rows = metrics.map((metric) => [metric.name, spreadText(metric), metric.unit]);
+  const figures = rows.length ? [leftFirst(rows).join('\n')] : [];
+  return [...figures, ...tables.map(tableText)].join('\n\n');
+}
+
+function tableText({ title, columns, rows }: Table): string {
+  const cells = rows.map((row) => row.map((cell) => (cell === null ? '-' : String(cell))));
+  return [title, ...leftFirst([columns, ...cells])].join('\n');
+}
+
+/** Rows with the first column on the left, the others on the right. */
+export function leftFirst(rows: readonly (readonly string[])[]): string[] {
+  const width = Math.max(...rows.map(([first = '']) => first.length));
+  return table(rows.map(([first = '', ...rest]) => [first.padEnd(width), ...rest])).map((line) =>
+    line.trimEnd(),
+  );
+}
+
+const gigabytes = (bytes: number) => `${significant(bytes / 1e9)} GB`;
+
+export function machineRows(machine: Machine): [string, string][] {
+  const { cores, readBandwidth: read, disk } = machine;
+  return [
+    ['CPU', `${machine.cpu}, ${machine.isa ?? 'no native addon'}`],
+    ['cores', `${cores.allowed} of ${cores.online} (${cores.why}), load ${cores.load} before`],
+    ['memory limit', gigabytes(machine.memoryLimit)],
+    ['plain reads', read ? `${spreadText(read)} GB/s, ${read.threads} threads` : 'not measured'],
+    [
+      'disk',
+      disk
+        ? `writes ${significant(disk.write)} GB/s, reads ${disk.read === null ? 'not measured' : `${significant(disk.read)} GB/s`}`
+        : 'not measured',
+    ],
+    ['system', `${machine.os}, Node ${machine.node}`],
+    ['commit', machine.commit ?? 'unknown'],
+  ];
+}
