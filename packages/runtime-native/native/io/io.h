@@ -87,7 +87,7 @@ class IoQueue {
   /// A queue over the file behind `fd`, which may be closed afterwards.
   /// @throws Error NOT_READABLE, LIMIT_EXCEEDED (threads), MEMORY
   static std::unique_ptr<IoQueue> open(int fd, const IoOptions& options);
-  /// Drops what is queued and waits for what is under way.
+  /// Drops what is queued, which fails with ECANCELED, and waits for what is under way.
   virtual ~IoQueue() = default;
 
   /// Adds requests to a transfer, which may be pending already. Any length and alignment is right; direct I/O needs
@@ -98,7 +98,7 @@ class IoQueue {
   /// Serves what is queued of a transfer before what is less urgent.
   virtual void promote(Transfer& transfer, IoPriority priority) = 0;
   /// Takes back what is queued and not begun; what is under way goes on, and pending() stays true until it ends.
-  /// True if anything was taken back: the memory is not complete then.
+  /// True if anything was taken back: the memory is not complete then, and the transfer fails with ECANCELED.
   virtual bool withdraw(Transfer& transfer) = 0;
   /// Blocks until the transfer is no longer pending: spins briefly, then parks.
   static void wait(const Transfer& transfer);
