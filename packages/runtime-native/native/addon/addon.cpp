@@ -1,6 +1,7 @@
 // The addon: what src/native/addon.ts declares.
 #include "../engine/memory.h"
 #include "bandwidth.h"
+#include "disk.h"
 #include "handles.h"
 #include "locality.h"
 #include "quantize.h"
@@ -59,6 +60,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("availableMemory", Napi::Function::New(env, available, "availableMemory"));
   exports.Set("openEngine", Napi::Function::New(env, open_engine, "openEngine"));
   export_bandwidth(env, exports);
+  export_disk(env, exports);
   export_locality(env, exports);
   export_quantizer(env, exports);
   export_sha256(env, exports);

@@ -23,7 +23,7 @@
 #include <sys/syscall.h>
 #endif
 
-#include "../io/io.h"
+#include "../io/speed.h"
 
 using namespace cflow;
 
@@ -527,6 +527,29 @@ void test_fallback() {
   }
 }
 
+void test_speed() {
+  const File file(1 << 20);
+  for (const Arm& arm : arms(16 << 10, 3)) {
+    const auto start = std::chrono::steady_clock::now();
+    const DiskSpeed speed = measure_disk(file.fd, 1 << 20, arm.options, 20);
+    const double around = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    check(speed.seconds >= 0.02 && speed.seconds <= around, arm.name + "seconds of a measurement");
+    check(speed.bytes >= 6 * (16 << 10) && speed.bytes == speed.stats.blocks * (16 << 10), arm.name + "bytes measured");
+    try {
+      measure_disk(file.fd, 16'000, arm.options, 20);
+      check(false, arm.name + "a file shorter than a block");
+    } catch (const Error& error) {
+      check(error.code() == std::string("LIMIT_EXCEEDED"), arm.name + "a short file is named so");
+    }
+    try {
+      measure_disk(file.fd, 1 << 30, arm.options, 20);
+      check(false, arm.name + "a file shorter than was said");
+    } catch (const Error& error) {
+      check(error.code() == std::string("NOT_READABLE"), arm.name + "an end too early");
+    }
+  }
+}
+
 /// Where a sandbox refuses io_uring, threads do the work. Filters bind one thread.
 void test_sandbox() {
 #if defined(__linux__) && defined(__x86_64__)
@@ -569,6 +592,7 @@ int main(int argc, char** argv) {
   test_short_lives();
   test_faults(runs);
   test_fallback();
+  test_speed();
   test_sandbox();
   std::printf("io-test: %ld checks\n", checks.load());
   return 0;

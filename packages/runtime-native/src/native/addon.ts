@@ -132,6 +132,27 @@ export interface MatvecTiming {
   readonly problem: string;
 }
 
+export interface DiskMeasurement {
+  /** Bytes of one read; a multiple of 4,096. */
+  readonly block: number;
+  /** Reads under way at once, 1 to 256. */
+  readonly depth: number;
+  /** About how long to measure. */
+  readonly milliseconds: number;
+  readonly backend: 'auto' | 'uring' | 'threads';
+  /** `auto`: past the page cache where the file system allows it. */
+  readonly mode: 'auto' | 'buffered';
+}
+
+export interface DiskBandwidth {
+  readonly bytes: number;
+  readonly seconds: number;
+  readonly direct: boolean;
+  readonly uring: boolean;
+  /** Why not direct, or not io_uring; empty if both. */
+  readonly reason: string;
+}
+
 export interface Addon {
   isa(): NativeIsa;
   constants(): TileConstants;
@@ -146,6 +167,11 @@ export interface Addon {
   ): Promise<EngineHandle>;
   /** Reads `bytes` of memory of its own, a share by each thread, `runs` times; GB/s (10^9 bytes) of each run. */
   readBandwidth(bytes: number, threads: number, runs: number): Promise<number[]>;
+  /**
+   * Reads blocks at random places of a file of `size` bytes. `fd` may be closed when the promise has settled.
+   * Throws USAGE; rejects with LIMIT_EXCEEDED, MEMORY and NOT_READABLE.
+   */
+  diskBandwidth(fd: number, size: number, options: DiskMeasurement): Promise<DiskBandwidth>;
   /** What the kernel's addresses cost in caches that begin empty; rejects with USAGE. */
   simulateMatvec(simulation: CacheSimulation): Promise<SimulatedCounts>;
   /** One thread: the matrix in stripes of 128 rows and in those of the case, in turns, `runs` times. */
