@@ -1,21 +1,26 @@
 import { exitCodeHelp } from '@cflow/format';
 import { runCommand, usageError, writeOutput } from '@cflow/format/node';
-import yargs from 'yargs';
+import yargs, { type CommandModule } from 'yargs';
 import { pathOptions, runCriticalPath, runStructure, structureOptions } from './analysis/cli-analysis.js';
 import { convertOptions, runConvert } from './convert/cli-convert.js';
 import { decodeOptions, runDecode } from './decode/cli-decode.js';
 import { prefillOptions, runPrefill } from './decode/cli-prefill.js';
+import { peersOptions, runPeers } from './peers/cli-peers.js';
 import { qualityOptions, runQuality } from './quality/cli-quality.js';
 import { compareOptions, runCompare } from './report/cli-compare.js';
 import { reportOptions, runReport } from './report/cli-report.js';
+import { runScorecard, scorecardOptions } from './scorecard/cli-scorecard.js';
+import { OPTIONAL_COMMANDS, optionalCommand } from './scorecard/optional.js';
 import { runSynth, synthOptions } from './synth/cli-synth.js';
 
 /** Runs the command; returns its exit code. */
 export function main(argv: string[]): Promise<number> {
   return runCommand('cflow-bench', async () => {
+    const optional = await Promise.all(OPTIONAL_COMMANDS.map(optionalCommand));
+    const commands = optional.flatMap((found) => (found ? [found.command] : []));
     let help = '';
     const outcome = { exit: 0 };
-    await parser(argv, outcome).parseAsync(argv, {}, (_error, _argv, output) => {
+    await parser(argv, outcome, commands).parseAsync(argv, {}, (_error, _argv, output) => {
       help = output;
     });
     if (help) await writeOutput(`${help}\n`);
@@ -24,7 +29,7 @@ export function main(argv: string[]): Promise<number> {
 }
 
 /** @param outcome gets the exit code of a command that ended well and yet has something to say by it */
-function parser(argv: string[], outcome: { exit: number }) {
+function parser(argv: string[], outcome: { exit: number }, commands: readonly CommandModule[]) {
   return yargs(argv)
     .scriptName('cflow-bench')
     .command('synth <target>', 'write a synthetic model of Gaussian weights', synthOptions, runSynth)
@@ -42,12 +47,15 @@ function parser(argv: string[], outcome: { exit: number }) {
       qualityOptions,
       runQuality,
     )
+    .command('peers [models..]', 'ours and llama.cpp on the same weights', peersOptions, runPeers)
     .command('critical-path', 'bytes on the critical path of every preset', pathOptions, runCriticalPath)
     .command('structure <model>', 'what the layout of a file promises', structureOptions, runStructure)
+    .command('scorecard', 'every claim, with what this machine says to it', scorecardOptions, runScorecard)
     .command('compare <before> <after>', 'two results, metric by metric', compareOptions, async (args) => {
       outcome.exit = await runCompare(args);
     })
     .command('report <files..>', 'results as a page with charts', reportOptions, runReport)
+    .command([...commands])
     .option('save', { type: 'string', describe: 'write the result, for compare and report' })
     .option('json', { type: 'boolean', default: false, describe: 'the result as one JSON document' })
     .demandCommand(1, 'a command is needed')

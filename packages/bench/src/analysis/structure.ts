@@ -1,6 +1,7 @@
 /** What the layout of a file promises (report §5.3, §5.6, §5.7): read from the file, not timed. */
 import {
   buildPlan,
+  criticalPath,
   firstAsked,
   type ModelFile,
   openModel,
@@ -41,7 +42,13 @@ function expertShare({ config, dtype, streams }: ModelFile): Metric[] {
     stored += bytes;
     read += (bytes * experts.topK) / experts.count;
   }
-  return read ? [metric('experts stored over experts read', '×', 'higher', [stored / read])] : [];
+  if (!read) return [];
+  const token = criticalPath(config, dtype).bytesPerToken;
+  return [
+    metric('experts stored over experts read', '×', 'higher', [stored / read]),
+    metric('weights a token', 'MB', 'lower', [token / 1e6]),
+    metric('weights a token, were all experts read', 'MB', 'lower', [(token - read + stored) / 1e6]),
+  ];
 }
 
 /** Matrices that one pass over an activation serves, their stripes interleaved: the most of any part of such streams. */

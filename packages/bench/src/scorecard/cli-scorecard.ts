@@ -1,0 +1,112 @@
+/** `cflow-bench scorecard`. */
+import { existsSync } from 'node:fs';
+import { mkdir, mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { extname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { convert } from '@cflow/convert';
+import { CflowError } from '@cflow/format';
+import { threadBudget } from '@cflow/runtime-native';
+import { type Builder, print } from '../harness/cli-common.js';
+import { type Progress, progress } from '../harness/progress.js';
+import type { MeasureContext } from '../harness/quick.js';
+import { writeResult } from '../harness/result.js';
+import { resultOf, save } from '../harness/save.js';
+import { committedResults, type Scored, score, scoreMeasured, scoreTable } from './scorecard.js';
+import { type Evidence, type EvidenceOf, measureSource, SOURCE_NAMES, type SourceName } from './sources.js';
+
+const at = (path: string) => fileURLToPath(new URL(`../../${path}`, import.meta.url));
+const RESULTS = at('results');
+const MODEL = at('../../models/stories-arch2_4');
+
+export function scorecardOptions(y: Builder) {
+  return y
+    .option('quick', { type: 'boolean', default: false, describe: 'the bundled model alone, in minutes' })
+    .option('model', { type: 'string', describe: 'checkpoint or model file [default: the bundled one]' })
+    .option('only', {
+      type: 'string',
+      array: true,
+      choices: SOURCE_NAMES,
+      describe: 'measure these; the others from results [default: all]',
+    })
+    .option('results', {
+      type: 'string',
+      describe: 'folder of result files for what is not measured [default: the committed ones]',
+    })
+    .option('output', { type: 'string', describe: 'folder for a result file of each source' });
+}
+
+type ScorecardArgs = Awaited<ReturnType<ReturnType<typeof scorecardOptions>['parse']>>;
+
+export async function runScorecard(args: ScorecardArgs & { json?: unknown }): Promise<void> {
+  const line = progress(args.json === true);
+  const directory = await mkdtemp(join(tmpdir(), 'cflow-scorecard-'));
+  try {
+    const context = await contextOf(args, directory);
+    const evidence = await gather(args, context, line);
+    const scored = score(evidence);
+    await save('scorecard', args, () => scoreMeasured(scored, evidence));
+    await print(args, scoreTable(scored), () => describe(scored));
+  } finally {
+    line.stop();
+    await rm(directory, { recursive: true });
+  }
+}
+
+async function contextOf({ model, quick }: ScorecardArgs, directory: string): Promise<MeasureContext> {
+  const source = model ?? MODEL;
+  if (!existsSync(source)) {
+    throw new CflowError('NOT_READABLE', 'the model is not here', { file: source, remedy: 'give --model' });
+  }
+  const { threads } = await threadBudget();
+  const common = { directory, threads, quick };
+  if (['.cflow', '.vflow'].includes(extname(source))) return { model: source, ...common };
+  const converted = join(directory, 'model.cflow');
+  await convert({ source, output: converted });
+  return { model: converted, checkpoint: source, ...common };
+}
+
+async function gather(args: ScorecardArgs, context: MeasureContext, line: Progress): Promise<EvidenceOf> {
+  const wanted: readonly SourceName[] = args.only ?? SOURCE_NAMES;
+  const committed = await committedResults(args.results ?? RESULTS);
+  const evidence: Partial<Record<SourceName, Evidence>> = {};
+  for (const [index, name] of SOURCE_NAMES.entries()) {
+    line.step(`${index + 1} of ${SOURCE_NAMES.length}: ${name}`);
+    const measured = wanted.includes(name) ? await measureSource(name, context) : {};
+    evidence[name] = { ...measured, result: committed[name] };
+    if (args.output !== undefined && evidence[name].measured)
+      await keep(args.output, name, args, evidence[name].measured);
+  }
+  return evidence;
+}
+
+async function keep(
+  folder: string,
+  name: SourceName,
+  args: ScorecardArgs,
+  measured: NonNullable<Evidence['measured']>,
+): Promise<void> {
+  await mkdir(folder, { recursive: true });
+  await writeResult(join(folder, `${name}.json`), await resultOf(name, { quick: args.quick }, measured));
+}
+
+const WIDTH = 100;
+
+/** Three lines a claim: tables of seven columns are for pages. */
+function describe(scored: readonly Scored[]): string {
+  const count = (wanted: string) => scored.filter(({ status }) => status === wanted).length;
+  const states = [...new Set(scored.map(({ status }) => status))].map(
+    (status) => `${count(status)} ${status}`,
+  );
+  return [...scored.map(describeOne), states.join(', ')].join('\n');
+}
+
+function describeOne({ row, status, ours, from, why }: Scored): string {
+  const head = `${row.claim} (${row.where})`;
+  return [
+    `${head.padEnd(WIDTH - status.length)}${status.toUpperCase()}`,
+    `  theirs  ${row.theirs}`,
+    `  ours    ${ours}${from === 'here' || from === '-' ? '' : ` [${from}]`}`,
+    ...(why === undefined ? [] : [`          ${why}`]),
+  ].join('\n');
+}

@@ -1,0 +1,72 @@
+/** The table of everything that is claimed, with what this machine says to it. */
+import { readdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { type BenchResult, type Measured, readResult, type Table } from '../harness/result.js';
+import { Figures, Missing } from './figures.js';
+import { ROWS, type ScoreRow, type Verdict } from './rows.js';
+import { type EvidenceOf, SOURCE_NAMES, type SourceName } from './sources.js';
+
+export interface Scored extends Verdict {
+  readonly row: ScoreRow;
+  /** Where the figures are from: `here`, or `committed` and when. */
+  readonly from: string;
+}
+
+export function score(evidence: EvidenceOf, rows: readonly ScoreRow[] = ROWS): Scored[] {
+  const figures = new Figures(evidence);
+  return rows.map((row) => ({ row, ...judged(row, figures), from: originOf(row, evidence) }));
+}
+
+function judged(row: ScoreRow, figures: Figures): Verdict {
+  try {
+    return row.judge(figures);
+  } catch (error) {
+    if (error instanceof Missing) return { status: 'not measured', ours: '-', why: error.message };
+    throw error;
+  }
+}
+
+/** Of the source that decides; a figure from elsewhere says from when, and of which machine. */
+function originOf({ needs }: ScoreRow, evidence: EvidenceOf): string {
+  const [first] = needs.filter((name) => !evidence[name]?.measured);
+  if (first === undefined) return 'here';
+  const { result } = evidence[first] ?? {};
+  return result ? `committed ${result.date.slice(0, 10)}, ${result.machine.cpu}` : '-';
+}
+
+/** Result files of a folder by source; the file of a source is called as it is. */
+export async function committedResults(directory: string): Promise<Partial<Record<SourceName, BenchResult>>> {
+  const files = new Set(await readdir(directory).catch(() => []));
+  const found = SOURCE_NAMES.filter((name) => files.has(`${name}.json`));
+  const results = found.map(async (name) => [name, await readResult(join(directory, `${name}.json`))]);
+  return Object.fromEntries(await Promise.all(results));
+}
+
+const COLUMNS = ['claim', 'where', 'theirs', 'status', 'ours', 'from', 'why'];
+
+export function scoreTable(scored: readonly Scored[]): Table {
+  return {
+    title: 'Scorecard',
+    columns: COLUMNS,
+    rows: scored.map(({ row, status, ours, from, why }) => [
+      row.claim,
+      row.where,
+      row.theirs,
+      status,
+      ours,
+      from,
+      why ?? null,
+    ]),
+  };
+}
+
+/** Every metric that was measured here, by `source/name`, and the table. */
+export function scoreMeasured(scored: readonly Scored[], evidence: EvidenceOf): Measured {
+  const metrics = SOURCE_NAMES.flatMap((name) =>
+    (evidence[name]?.measured?.metrics ?? []).map((metric) => ({
+      ...metric,
+      name: `${name}/${metric.name}`,
+    })),
+  );
+  return { metrics, tables: [scoreTable(scored)] };
+}
