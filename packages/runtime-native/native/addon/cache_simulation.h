@@ -6,8 +6,8 @@
 
 namespace cflow {
 
-/// A product out = W x, the matrix in stripes of `stripe_rows` rows: 128 as in files, 1 for a row-major matrix. (Tiles of
-/// one row stand one behind the other with their 16 bytes of header.)
+/// A product out = W x, the matrix in stripes of `stripe_rows` rows: 128 as in files, 1 for a row-major matrix, whose
+/// tiles of one row stand one behind the other, with their 16 bytes of header.
 struct MatvecCase {
   Dtype dtype;
   Arithmetic arithmetic;

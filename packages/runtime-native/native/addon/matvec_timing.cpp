@@ -86,7 +86,8 @@ void place_row(const MatvecCase& at, uint8_t* matrix, int row, int col, const ui
 
 /// One layout of the matrix.
 struct Layout {
-  explicit Layout(const MatvecCase& at) : matvec(at), weights(at.bytes(), "the matrix"), out(static_cast<size_t>(at.rows)) {}
+  explicit Layout(const MatvecCase& at)
+      : matvec(at), weights(at.bytes(), "the matrix"), out(static_cast<size_t>(at.rows)) {}
   MatvecCase matvec;
   Block weights;
   std::vector<float> out;

@@ -23,8 +23,8 @@ class LruCache {
   explicit LruCache(CacheGeometry shape)
       : ways_(shape.ways), mask_(shape.sets() - 1), lines_(shape.sets() * shape.ways, kNone) {}
 
-  /// Makes `line` the most recently used of its set, in place of the least recently used one if it is not there; true if
-  /// it was.
+  /// Makes `line` the most recently used of its set, in place of the least recently used one if it is not there.
+  /// True if it was.
   bool touch(uint64_t line) {
     uint64_t* set = &lines_[(line & mask_) * ways_];
     uint64_t moved = line;
@@ -44,38 +44,42 @@ class LruCache {
   std::vector<uint64_t> lines_;
 };
 
-/// Sixteen streams of ascending lines, each within a page of 4 KiB. The second of two neighbouring lines starts one, and
-/// each new line of a stream asks for the `kAhead` that follow it.
+/// Sixteen streams of ascending lines, each within a page of 4 KiB. A line that is up to `kWindow` above the highest
+/// one met in its page asks for the `kAhead` lines that follow it.
 class StreamPrefetcher {
  public:
+  static constexpr uint64_t kWindow = 4;
   static constexpr uint64_t kAhead = 2;
 
   /// Calls fetch(line) for what is to be fetched after an access to `line`.
   template <class Fetch>
   void access(uint64_t line, Fetch fetch) {
-    Stream& stream = stream_of(line / kPageLines);
-    const bool next = stream.used && line == stream.last + 1;
-    if (!stream.used || line != stream.last) stream.last = line;
+    Stream& stream = stream_of(line);
     stream.used = ++clock_;
-    if (!next) return;
-    for (uint64_t ahead = line + 1; ahead <= line + kAhead && ahead / kPageLines == stream.page; ahead++) fetch(ahead);
+    if (line <= stream.highest) return;
+    const bool near = line - stream.highest <= kWindow;
+    stream.highest = line;
+    if (!near) return;
+    for (uint64_t next = line + 1; next <= line + kAhead && next / kPageLines == stream.page; next++) fetch(next);
   }
 
  private:
   static constexpr uint64_t kPageLines = 4096 / kCacheLine;
   struct Stream {
-    uint64_t page = 0, last = 0;
+    uint64_t page = 0, highest = 0;
     /// When it was last met; 0 = never.
     uint64_t used = 0;
   };
 
-  Stream& stream_of(uint64_t page) {
+  /// The stream of the line's page; a new one, which begins with the line, in place of the one not met for longest.
+  Stream& stream_of(uint64_t line) {
+    const uint64_t page = line / kPageLines;
     Stream* oldest = &streams_[0];
     for (Stream& stream : streams_) {
       if (stream.used && stream.page == page) return stream;
       if (stream.used < oldest->used) oldest = &stream;
     }
-    *oldest = {page, 0, 0};
+    *oldest = {page, line, 0};
     return *oldest;
   }
 

@@ -1,6 +1,6 @@
-// Matrix kernels that compute nothing and tell which addresses they touch: the shared kernels over a trait of vectors of
-// W floats and 4 W bytes, as AVX2 (8), AVX-512 (16) or NEON and SSE (4) have them. To be included first, by units that
-// are nothing else.
+// Matrix kernels that compute nothing and tell which addresses they touch: the shared kernels over a trait of vectors
+// of W floats and 4 W bytes, as AVX2 (8), AVX-512 (16) or NEON (4) have them. To be included first, by units that are
+// nothing else.
 //
 // Vectors tell of it when they are copied, so that sums which a kernel keeps in an array count as the memory that they
 // are. What stays in registers counts too, as a few lines that never leave the first cache: misses are exact, accesses

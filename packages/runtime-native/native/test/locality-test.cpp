@@ -75,7 +75,10 @@ void check_prefetcher() {
   expect(misses(pages, true) == 4, "a new page is a new stream");
   std::vector<uint64_t> backwards(page.rbegin(), page.rend());
   expect(misses(backwards, true) == 64, "descending lines are not");
-  expect(misses({0, 128, 256, 384}, true) == 4, "nor every second line");
+  expect(misses({0, 128, 256, 384}, true) == 2, "every second line is");
+  expect(misses({0, 320, 640, 960}, true) == 4, "every fifth is not");
+  // 1 fetches 2 and 3, 4 misses and fetches 5 and 6, 5 then 7; 2 was fetched, and is below the highest.
+  expect(misses({0, 64, 256, 320, 128, 448}, true) == 3, "out of order within the window");
 }
 
 int run_arm(char** arguments) {
