@@ -68,8 +68,8 @@ class DiskMeasurement : public Napi::AsyncWorker {
 double whole(const Napi::Value& value, const char* name, double least, double most) {
   const double x = value.IsNumber() ? value.As<Napi::Number>().DoubleValue() : std::nan("");
   if (x >= least && x <= most && x == std::floor(x)) return x;
-  throw Error("USAGE", std::string(name) + " is not a whole number from " + std::to_string(static_cast<uint64_t>(least)) +
-                           " to " + std::to_string(static_cast<uint64_t>(most)));
+  const auto in_words = [](double limit) { return std::to_string(static_cast<int64_t>(limit)); };
+  throw Error("USAGE", std::string(name) + " is not a whole number from " + in_words(least) + " to " + in_words(most));
 }
 
 /// The place of a word among those allowed.

@@ -15,6 +15,9 @@ namespace {
 /// Linux moves no more than this at once anyway.
 constexpr uint64_t kMaxAttempt = uint64_t{1} << 30;
 
+/// So often the system may say that it has no means just now.
+constexpr uint32_t kMaxAgain = 100;
+
 std::string in_words(int error) { return std::generic_category().message(error); }
 
 /// Another open file on what `fd` is open on, so that flags are its own. -1: errno says why not.
@@ -75,7 +78,7 @@ IoAttempt IoFile::next(IoBlock& block) const {
 }
 
 std::optional<int> IoFile::settle(IoBlock& block, int64_t answer) {
-  if (answer == -EINTR) return std::nullopt;
+  if (answer == -EINTR || (answer == -EAGAIN && block.attempts < kMaxAgain)) return std::nullopt;
   if (answer == -EINVAL && block.direct) {
     give_up_direct(EINVAL);
     block.refused = true;

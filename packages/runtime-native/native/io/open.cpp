@@ -15,7 +15,7 @@ void require(bool holds, const char* what) {
 }  // namespace
 
 std::unique_ptr<IoQueue> IoQueue::open(int fd, const IoOptions& options) {
-  require(options.block > 0 && options.block % kIoAlign == 0, "blocks of a disk queue must be a multiple of 4096 bytes");
+  require(options.block > 0 && options.block % kIoAlign == 0, "a disk queue has blocks of a multiple of 4096 bytes");
   require(options.depth >= 1 && options.depth <= kMaxDepth, "a disk queue has 1 to 1024 blocks under way");
   std::string reason = "io_uring: threads were asked for";
   if (options.backend != IoBackend::threads) {

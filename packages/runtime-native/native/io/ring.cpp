@@ -1,11 +1,11 @@
 #include "ring.h"
 
 #if defined(__linux__) && __has_include(<linux/io_uring.h>)
-#define CFLOW_HAS_RING 1
+#include <linux/io_uring.h>
 #endif
 
-#ifdef CFLOW_HAS_RING
-#include <linux/io_uring.h>
+// As old as IORING_OP_READ, which is no macro.
+#ifdef IORING_FEAT_RW_CUR_POS
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -130,7 +130,7 @@ std::optional<Ring::Answer> Ring::answer() {
 namespace cflow {
 
 std::unique_ptr<Ring> Ring::create(unsigned, std::string& reason) {
-  reason = "io_uring: only on Linux";
+  reason = "io_uring: this build has none";
   return nullptr;
 }
 Ring::~Ring() = default;

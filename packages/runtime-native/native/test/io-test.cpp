@@ -1,162 +1,15 @@
 // The disk queue against bytes that follow from their place in the file, with both backends, directly and through the
-// page cache, and with faults of the system and of our own making. Prints what it checked; exits 1 at the first failure.
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <atomic>
+// page cache, and with faults of the system and of our own making. Prints what it checked; exits 1 at a failure.
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
-#include <string>
 #include <thread>
-#include <vector>
-
-#ifdef __linux__
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#endif
 
 #include "../io/speed.h"
+#include "io-faults.h"
 
-using namespace cflow;
-
+namespace io_test {
 namespace {
-
-std::atomic<long> checks{0};
-
-void check(bool holds, const std::string& what) {
-  checks++;
-  if (holds) return;
-  std::fprintf(stderr, "io-test: FAILED: %s\n", what.c_str());
-  std::exit(1);
-}
-
-/// splitmix64.
-struct Random {
-  uint64_t state;
-  uint64_t next() {
-    uint64_t z = (state += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
-  uint64_t below(uint64_t n) { return next() % n; }
-};
-
-/// The byte that belongs at a place of file number `salt`. Never 0xcd or 0xee: those mean that nothing was read.
-uint8_t byte_at(uint64_t place, uint32_t salt) {
-  const auto word = static_cast<uint32_t>(place >> 2) * 2654435761u + salt * 40503u;
-  return static_cast<uint8_t>((word >> 24 ^ word >> (8 * (place & 3))) % 200);
-}
-
-constexpr uint8_t kUntouched = 0xcd;
-
-/// An empty name and a descriptor: nothing is left behind.
-class File {
- public:
-  explicit File(uint64_t size, uint32_t salt = 0) {
-    const char* folder = std::getenv("TMPDIR");
-    std::string name = std::string(folder ? folder : "/tmp") + "/cflow-io-XXXXXX";
-    fd = mkstemp(name.data());
-    check(fd >= 0, "a temporary file");
-    unlink(name.c_str());
-    std::vector<uint8_t> bytes(size);
-    for (uint64_t i = 0; i < size; i++) bytes[i] = byte_at(i, salt);
-    check(pwrite(fd, bytes.data(), size, 0) == static_cast<ssize_t>(size), "writing a temporary file");
-    fsync(fd);
-  }
-  ~File() { close(fd); }
-  File(const File&) = delete;
-  int fd;
-};
-
-/// Memory on a boundary of direct I/O.
-class Memory {
- public:
-  explicit Memory(size_t size) : size(size), data(static_cast<uint8_t*>(std::aligned_alloc(4096, (size + 4095) & ~4095ull))) {
-    std::memset(data, kUntouched, size);
-  }
-  ~Memory() { std::free(data); }
-  Memory(const Memory&) = delete;
-  const size_t size;
-  uint8_t* const data;
-};
-
-bool right(const uint8_t* data, uint64_t place, uint64_t length, uint32_t salt = 0) {
-  for (uint64_t i = 0; i < length; i++) {
-    if (data[i] != byte_at(place + i, salt)) return false;
-  }
-  return true;
-}
-
-IoRequest read_of(uint64_t offset, uint64_t length, uint8_t* data) {
-  return {IoRequest::Kind::read, offset, length, data};
-}
-
-struct Arm {
-  std::string name;
-  IoOptions options;
-};
-
-std::vector<Arm> arms(uint32_t block, unsigned depth) {
-  std::vector<Arm> all;
-  for (const auto backend : {IoBackend::uring, IoBackend::threads}) {
-    for (const auto mode : {IoMode::automatic, IoMode::buffered}) {
-      Arm arm;
-      arm.name = std::string(backend == IoBackend::uring ? "uring" : "threads") +
-                 (mode == IoMode::automatic ? " direct: " : " buffered: ");
-      arm.options.backend = backend;
-      arm.options.mode = mode;
-      arm.options.block = block;
-      arm.options.depth = depth;
-      all.push_back(arm);
-    }
-  }
-  return all;
-}
-
-/// Reads and waits; the failure.
-int read_now(IoQueue& queue, std::span<const IoRequest> requests) {
-  Transfer transfer;
-  queue.submit(transfer, requests, IoPriority::needed);
-  IoQueue::wait(transfer);
-  check(!transfer.pending(), "nothing is pending after a wait");
-  return transfer.failure();
-}
-
-/// Whether this system reads the file directly, found out without the queue.
-bool can_read_directly(int fd) {
-#ifdef O_DIRECT
-  const std::string path = "/proc/self/fd/" + std::to_string(fd);
-  const int direct = open(path.c_str(), O_RDONLY | O_DIRECT);
-  Memory memory(4096);
-  const bool can = direct >= 0 && pread(direct, memory.data, 4096, 0) == 4096;
-  if (direct >= 0) close(direct);
-  return can;
-#else
-  (void)fd;
-  return false;
-#endif
-}
-
-/// Whether this system has io_uring, likewise.
-bool has_ring() {
-#ifdef __linux__
-  uint32_t params[30] = {};
-  const long fd = syscall(SYS_io_uring_setup, 1, params);
-  if (fd >= 0) close(static_cast<int>(fd));
-  return fd >= 0;
-#else
-  return false;
-#endif
-}
 
 void test_reads() {
   constexpr uint64_t kSize = 1'000'003;
@@ -172,8 +25,8 @@ void test_reads() {
     check(stats.bytes_read == kSize && stats.blocks == 16 && stats.bytes_written == 0, arm.name + "counts");
     check(stats.busy_seconds > 0, arm.name + "busy time");
     check(stats.direct == (direct && arm.options.mode == IoMode::automatic), arm.name + "direct where it can be");
-    check(stats.uring == (has_ring() && arm.options.backend == IoBackend::uring), arm.name + "io_uring where it can be");
-    check(stats.reason.empty() == (stats.direct && stats.uring), arm.name + "a reason for what is not: " + stats.reason);
+    check(stats.uring == (has_ring() && arm.options.backend == IoBackend::uring), arm.name + "io_uring where it can");
+    check(stats.reason.empty() == (stats.direct && stats.uring), arm.name + "a reason for what not: " + stats.reason);
 
     Random random{1};
     for (int round = 0; round < 300; round++) {
@@ -430,103 +283,6 @@ void test_short_lives() {
   }
 }
 
-/// One run with faults: transfers of random reads, some promoted, some withdrawn, some cut off by closing.
-struct FaultyRun {
-  struct Piece {
-    IoRequest request;
-    std::unique_ptr<Memory> memory;
-  };
-  struct Job {
-    Transfer transfer;
-    std::vector<Piece> pieces;
-    bool withdrawn = false;
-  };
-
-  FaultyRun(const File& file, uint64_t size, const Arm& arm, uint64_t seed) : name(arm.name), random{seed}, size(size) {
-    IoOptions options = arm.options;
-    options.depth = static_cast<unsigned>(1 + random.below(6));
-    const bool quiet = random.below(4) == 0;
-    options.faults = {seed, 20, 200, quiet ? 0u : 10u, random.below(2) ? 100u : 0u};
-    queue = IoQueue::open(file.fd, options);
-  }
-
-  void submit(Job& job) {
-    std::vector<IoRequest> requests;
-    for (uint64_t count = 1 + random.below(5); count > 0; count--) {
-      const uint64_t unit = random.below(3) ? 4096 : 1;
-      const uint64_t offset = random.below((size - 1) / unit) * unit;
-      const uint64_t length = std::min(1 + random.below(20) * std::max<uint64_t>(unit, 97), size - offset);
-      Piece& piece = job.pieces.emplace_back();
-      piece.memory = std::make_unique<Memory>(length + 4096);
-      piece.request = read_of(offset, length, piece.memory->data + (unit == 1 ? random.below(4096) : 0));
-      requests.push_back(piece.request);
-    }
-    queue->submit(job.transfer, requests, IoPriority(random.below(3)));
-  }
-
-  void run() {
-    std::vector<Job> jobs(6);
-    for (Job& job : jobs) {
-      submit(job);
-      if (random.below(4) == 0) queue->promote(job.transfer, IoPriority::needed);
-      if (random.below(8) == 0) job.withdrawn = queue->withdraw(job.transfer);
-    }
-    const bool closes = random.below(8) == 0;
-    if (closes) queue.reset();
-    for (Job& job : jobs) {
-      IoQueue::wait(job.transfer);
-      judge(job, closes);
-    }
-  }
-
-  void judge(const Job& job, bool closed) {
-    const int failure = job.transfer.failure();
-    failures += failure != 0;
-    check(failure == 0 || failure == EIO || (failure == ECANCELED && (job.withdrawn || closed)),
-          name + "a failure that was caused: " + std::to_string(failure));
-    check(!job.withdrawn || failure != 0, name + "what was taken back is not complete");
-    if (failure) return;
-    for (const Piece& piece : job.pieces) {
-      check(right(piece.request.data, piece.request.offset, piece.request.length), name + "bytes in spite of faults");
-    }
-  }
-
-  const std::string name;
-  Random random;
-  const uint64_t size;
-  std::unique_ptr<IoQueue> queue;
-  long failures = 0;
-};
-
-void test_faults(int runs) {
-  constexpr uint64_t kSize = 300'001;
-  const File file(kSize);
-  const std::vector<Arm> all = arms(8192, 4);
-  long failures = 0;
-  for (int i = 0; i < runs; i++) {
-    FaultyRun run(file, kSize, all[static_cast<size_t>(i) % all.size()], static_cast<uint64_t>(i));
-    run.run();
-    failures += run.failures;
-  }
-  check(failures > runs / 10 && failures < 4L * runs, "some transfers fail, most do not: " + std::to_string(failures));
-}
-
-/// EINVAL from a direct read: the block is read otherwise, and so is everything after it.
-void test_fallback() {
-  const File file(1 << 16);
-  if (!can_read_directly(file.fd)) return;
-  for (const Arm& arm : arms(4096, 2)) {
-    IoOptions options = arm.options;
-    options.faults.invalid = 1000;
-    const auto queue = IoQueue::open(file.fd, options);
-    Memory memory(1 << 16);
-    check(read_now(*queue, std::vector{read_of(0, 1 << 16, memory.data)}) == 0, arm.name + "reads in spite of EINVAL");
-    check(right(memory.data, 0, 1 << 16), arm.name + "bytes in spite of EINVAL");
-    const IoStats stats = queue->stats();
-    check(!stats.direct && stats.reason.find("direct I/O") != std::string::npos, arm.name + "says that it fell back");
-  }
-}
-
 void test_speed() {
   const File file(1 << 20);
   for (const Arm& arm : arms(16 << 10, 3)) {
@@ -550,34 +306,11 @@ void test_speed() {
   }
 }
 
-/// Where a sandbox refuses io_uring, threads do the work. Filters bind one thread.
-void test_sandbox() {
-#if defined(__linux__) && defined(__x86_64__)
-  const File file(1 << 16);
-  for (const uint32_t error : {EPERM, ENOSYS}) {
-    for (const long call : {SYS_io_uring_setup, SYS_io_uring_enter}) {
-      std::thread([&] {
-        sock_filter filter[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
-                                BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(call), 0, 1),
-                                BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
-                                BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
-        const sock_fprog program{4, filter};
-        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) return;
-        const auto queue = IoQueue::open(file.fd, {});
-        Memory memory(1 << 16);
-        check(read_now(*queue, std::vector{read_of(0, 1 << 16, memory.data)}) == 0, "reads in a sandbox");
-        check(right(memory.data, 0, 1 << 16), "bytes in a sandbox");
-        const IoStats stats = queue->stats();
-        check(!stats.uring && stats.reason.find("io_uring") != std::string::npos, "says that there is no io_uring");
-      }).join();
-    }
-  }
-#endif
-}
-
 }  // namespace
+}  // namespace io_test
 
 int main(int argc, char** argv) {
+  using namespace io_test;
   const int runs = argc > 1 ? std::atoi(argv[1]) : 1000;
   test_reads();
   test_merging();
