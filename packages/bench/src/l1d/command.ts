@@ -1,9 +1,10 @@
 /** `cflow-bench l1d`. */
 import type { CommandModule } from 'yargs';
-import { type Builder, count, print, table } from '../harness/cli-common.js';
+import { type Builder, count, print } from '../harness/cli-common.js';
 import { progress } from '../harness/progress.js';
-import type { Measured, Table } from '../harness/result.js';
+import type { Measured } from '../harness/result.js';
 import { save } from '../harness/save.js';
+import { measuredText } from '../report/text.js';
 import { cacheOfMachine, parseCache, REPORTED_CACHES } from './caches.js';
 import { benchL1d, l1dMeasured } from './l1d-bench.js';
 import type { Caches } from './simulate.js';
@@ -48,7 +49,7 @@ async function run(args: Args): Promise<void> {
   }).finally(line.stop);
   const measured = l1dMeasured(report);
   await save('l1d', args, () => measured);
-  await print(args, measured, describe);
+  await print(args, measured, ({ tables }) => measuredText({ metrics: [], tables }));
 }
 
 /** For the scorecard: a stripe of each matrix, no more than some seconds. */
@@ -74,15 +75,4 @@ async function cachesOf({
   const { first = REPORTED_CACHES.first, second = REPORTED_CACHES.second } = here;
   const same = first.bytes === REPORTED_CACHES.first.bytes && first.ways === REPORTED_CACHES.first.ways;
   return l1d !== undefined || same ? [{ first, second }] : [REPORTED_CACHES, { first, second }];
-}
-
-const text = (cell: string | number | null) =>
-  typeof cell === 'number' ? cell.toLocaleString('en', { maximumFractionDigits: 3 }) : (cell ?? '-');
-
-function describe({ tables = [] }: Measured): string {
-  return tables.map(tableText).join('\n\n');
-}
-
-function tableText({ title, columns, rows }: Table): string {
-  return [title, ...table([columns, ...rows.map((row) => row.map(text))])].join('\n');
 }

@@ -5,6 +5,7 @@
 #include "handles.h"
 #include "locality.h"
 #include "quantize.h"
+#include "regions.h"
 #include "sha256.h"
 
 namespace cflow {
@@ -63,6 +64,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   export_disk(env, exports);
   export_locality(env, exports);
   export_quantizer(env, exports);
+  export_regions(env, exports);
   export_sha256(env, exports);
   return exports;
 }

@@ -153,6 +153,16 @@ export interface DiskBandwidth {
   readonly reason: string;
 }
 
+export interface RegionsRead extends DiskBandwidth {
+  /** XOR of the words of 8 bytes of each region. */
+  readonly folded: bigint;
+}
+
+export interface RegionsOptions extends Pick<DiskMeasurement, 'block' | 'depth' | 'mode'> {
+  /** Whether a second thread goes ahead through what has come, by prefetches into the first cache. */
+  readonly prefetch: boolean;
+}
+
 export interface Addon {
   isa(): NativeIsa;
   constants(): TileConstants;
@@ -172,6 +182,11 @@ export interface Addon {
    * Throws USAGE; rejects with LIMIT_EXCEEDED, MEMORY and NOT_READABLE.
    */
   diskBandwidth(fd: number, size: number, options: DiskMeasurement): Promise<DiskBandwidth>;
+  /**
+   * Reads regions, pairs of offset and length, in their order, and each byte once it has come; what the page cache has
+   * of them is forgotten before. `fd` may be closed when the promise has settled. Rejects as diskBandwidth.
+   */
+  readRegions(fd: number, regions: Float64Array, options: RegionsOptions): Promise<RegionsRead>;
   /** What the kernel's addresses cost in caches that begin empty; rejects with USAGE. */
   simulateMatvec(simulation: CacheSimulation): Promise<SimulatedCounts>;
   /** One thread: the matrix in stripes of 128 rows and in those of the case, in turns, `runs` times. */
