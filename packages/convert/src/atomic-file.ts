@@ -96,6 +96,7 @@ export class AtomicFile implements ByteSink {
     await this.#handle.close().catch(() => undefined);
   }
 
+  /** Writes all of `bytes` at `offset`. @throws CflowError WRITE_FAILED */
   async write(offset: number, bytes: Uint8Array): Promise<void> {
     let done = 0;
     while (done < bytes.length) {
@@ -150,6 +151,7 @@ export class AtomicFile implements ByteSink {
     await unlink(this.temporary);
   }
 
+  /** Closes and removes the temporary file. */
   async discard(): Promise<void> {
     await this.abandon();
     await unlink(this.temporary).catch(() => undefined);

@@ -35,6 +35,7 @@ import { ResumableFile } from './resume-file.js';
 import type { CheckpointSource } from './sources/checkpoint.js';
 import { DelayedMoESource } from './sources/delayed-moe.js';
 
+/** What metadata says of the converter. */
 export const CONVERTER_VERSION = '0.1.0';
 
 /** A sink that only the layout is wanted of. */

@@ -18,6 +18,7 @@ import {
   resolveOptions,
 } from './options.js';
 
+/** What a conversion would write. */
 export interface DryRunReport extends Pick<ConvertResult, 'model' | 'container' | 'dtype' | 'parameters'> {
   readonly fileBytes: number;
   /** Of the layout; tensors of a GGUF file; files of safetensors. */

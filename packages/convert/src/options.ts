@@ -26,6 +26,7 @@ export interface ConvertOptions {
   readonly onDownload?: (done: number, total: number) => void;
 }
 
+/** What a conversion wrote. */
 export interface ConvertResult {
   readonly output: string;
   readonly model: string;
@@ -55,6 +56,7 @@ export const CONVERT_DEFAULTS = {
   cache: true,
 } as const satisfies Partial<ConvertOptions>;
 
+/** Fills in what a request leaves open. */
 export async function resolveOptions(request: ConvertRequest): Promise<ConvertOptions> {
   const threads = request.threads ?? (await threadBudget()).threads;
   // Looked at in any case: a name that asks for nothing known is an error.
@@ -63,7 +65,9 @@ export async function resolveOptions(request: ConvertRequest): Promise<ConvertOp
   return { ...CONVERT_DEFAULTS, ...request, threads, container };
 }
 
+/** Outputs so called are safetensors. */
 export const EXPORT_EXTENSION = '.safetensors';
+/** Inputs and outputs so called are GGUF. */
 export const GGUF_EXTENSION = '.gguf';
 const CONTAINERS: Readonly<Record<string, Container>> = { '.cflow': 'cflow', '.vflow': 'vflow' };
 

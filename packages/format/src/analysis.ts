@@ -33,6 +33,7 @@ export interface LayerPath {
   readonly disk: StreamBytes & { readonly naive: number; readonly critical: number };
 }
 
+/** Weight bytes on the critical path of one token, layer by layer and in sum, with the delays and without. */
 export interface CriticalPath {
   readonly dtype: Dtype;
   readonly layers: readonly LayerPath[];

@@ -50,6 +50,7 @@ export function crc32(bytes: Uint8Array, seed = 0): number {
   return ~c >>> 0;
 }
 
+/** A checksum as metadata has it: eight hexadecimal digits. */
 export function crcHex(value: number): string {
   return value.toString(16).padStart(8, '0');
 }

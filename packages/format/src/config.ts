@@ -22,10 +22,14 @@ export const COMBINE_STYLES = {
   pipelineRegisters: 5,
   fixedPoint: 6,
 } as const;
+/** How a layer puts attention, FFN and experts together. */
 export type CombineStyle = keyof typeof COMBINE_STYLES;
+/** The combine styles, in the order of their ids. */
 export const COMBINE_STYLE_NAMES = Object.keys(COMBINE_STYLES) as CombineStyle[];
 
+/** Activations of the gate: exact GELU, its approximation by tanh, SiLU. */
 export const ACTIVATIONS = ['gelu', 'gelu_tanh', 'silu'] as const;
+/** One of `ACTIVATIONS`. */
 export type Activation = (typeof ACTIVATIONS)[number];
 
 const ropeScaling = z.discriminatedUnion('type', [
@@ -167,12 +171,19 @@ export const modelConfigSchema = z
     }
   });
 
+/** What a model is, checked and with every default filled in. */
 export type ModelConfig = z.infer<typeof modelConfigSchema>;
+/** A model as it may be written down: fields that have defaults may be absent. */
 export type ModelConfigInput = z.input<typeof modelConfigSchema>;
+/** One stored layer. */
 export type LayerConfig = ModelConfig['layers'][number];
+/** Attention of a layer: heads, rotation, window, norms, biases. */
 export type AttentionConfig = LayerConfig['attention'];
+/** Rotary embedding of a layer that has one. */
 export type RopeConfig = NonNullable<AttentionConfig['rope']>;
+/** The dense FFN of a layer that has one. */
 export type FfnConfig = NonNullable<LayerConfig['ffn']>;
+/** The experts of a layer that has some, and how they are chosen. */
 export type ExpertsConfig = NonNullable<LayerConfig['experts']>;
 
 /** Whether a layer has only what the report's layers have: input norms, a router on the experts' input, no scales. */

@@ -10,15 +10,21 @@ export const DTYPES = {
   f32: { id: 3, group: 1, scaleBytes: 0, groupBytes: 4, nominalBytes: 4 },
 } as const;
 
+/** How the weights of a tile are stored. */
 export type Dtype = keyof typeof DTYPES;
+/** The dtypes, in the order of their ids. */
 export const DTYPE_NAMES = Object.keys(DTYPES) as Dtype[];
 
+/** The dtype of a tile header's quant_type; undefined for unknown ids. */
 export function dtypeById(id: number): Dtype | undefined {
   return DTYPE_NAMES.find((name) => DTYPES[name].id === id);
 }
 
+/** Rows of a full tile. */
 export const TILE_ROWS = 128;
+/** Columns of a full tile. */
 export const TILE_COLS = 256;
+/** Bytes of the header in front of every tile. */
 export const TILE_HEADER_BYTES = 16;
 /** Streams start here, so that a direct read (O_DIRECT) needs no copy. */
 export const STREAM_ALIGNMENT = 4096;
@@ -43,6 +49,7 @@ export function stripeBytes(dtype: Dtype, rows: number, cols: number): number {
   return full * tileBytes(dtype, rows, TILE_COLS) + (rest ? tileBytes(dtype, rows, rest) : 0);
 }
 
+/** The least multiple of `alignment` that is at least `offset`; bytes. */
 export function alignUp(offset: number, alignment: number): number {
   return Math.ceil(offset / alignment) * alignment;
 }

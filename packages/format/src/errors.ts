@@ -29,7 +29,9 @@ export const ERRORS = {
   INTERRUPTED: { exit: 130, meaning: 'The user interrupted the work' },
 } as const;
 
+/** What kind of failure a CflowError is. */
 export type ErrorCode = keyof typeof ERRORS;
+/** The error codes, as `ERRORS` lists them. */
 export const ERROR_CODES = Object.keys(ERRORS) as ErrorCode[];
 
 /** A code that came from elsewhere (native code, another thread); one that is not ours is a defect. */

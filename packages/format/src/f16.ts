@@ -29,6 +29,7 @@ function roundShift(value: number, shift: number): number {
   return rest > half || (rest === half && kept & 1) ? kept + 1 : kept;
 }
 
+/** The value of a binary16, given as bits. */
 export function f16ToF32(half: number): number {
   const sign = half & 0x8000 ? -1 : 1;
   const exponent = (half >>> 10) & 31;

@@ -19,6 +19,7 @@ import {
 } from './schema.js';
 import { streamName } from './streams.js';
 
+/** The fields of a struct by name; numbers, also where a field has 64 bits. */
 export type HeaderValues = Record<string, number>;
 const MAGICS: Record<Container, string> = { cflow: CFLOW_MAGIC, vflow: VFLOW_MAGIC };
 
@@ -204,6 +205,7 @@ export const LAYER_POINTERS = {
   router: streamName.router,
   expert_table: REGION.expertTable,
 } as const;
+/** Fields of VocabEntry by prefix, and what they point to. */
 export const VOCAB_POINTERS = {
   final_norm: streamName.finalNorm,
   embedding: streamName.embedding,
@@ -220,9 +222,11 @@ function pointers(layout: Layout, names: Readonly<Record<string, string>>): Head
   return values;
 }
 
+/** By prefix of a layer's fields, the name of the region that they point to. */
 export function layerPointers(layer: number): Record<string, string> {
   return Object.fromEntries(Object.entries(LAYER_POINTERS).map(([prefix, name]) => [prefix, name(layer)]));
 }
+/** The same for the fields of VocabEntry. */
 export function vocabPointers(): Record<string, string> {
   return Object.fromEntries(Object.entries(VOCAB_POINTERS).map(([prefix, name]) => [prefix, name()]));
 }

@@ -3,8 +3,10 @@ import type { Dtype } from './dtype.js';
 import type { Metadata } from './metadata.js';
 import type { Stream } from './streams.js';
 
+/** `cflow`: layer by layer; `vflow`: stage by stage. */
 export type Container = 'cflow' | 'vflow';
 
+/** What a run of bytes of a file can be. */
 export const REGION_KINDS = [
   'header',
   'metadata',
@@ -14,6 +16,7 @@ export const REGION_KINDS = [
   'stream',
   'padding',
 ] as const;
+/** One of `REGION_KINDS`. */
 export type RegionKind = (typeof REGION_KINDS)[number];
 
 /** A named run of bytes. The regions of a file cover every byte exactly once, in order. */
@@ -35,6 +38,7 @@ export interface VerticalGroup {
   readonly layerCount: number;
 }
 
+/** Where every byte of a file lies; planned by the writer, and compared with what a reader finds. */
 export interface Layout {
   readonly container: Container;
   readonly dtype: Dtype;

@@ -17,6 +17,7 @@ import { layerStreams, type Stream, streamBytes, vocabStreams } from './streams.
 /** Tables start on a multiple of this, so that their u64 fields are aligned. */
 export const TABLE_ALIGNMENT = 8;
 
+/** The first struct of each container. */
 export const HEADERS = {
   cflow: GLOBAL_HEADER,
   vflow: VFLOW_HEADER,

@@ -32,6 +32,7 @@ export const metadataSchema = z.strictObject({
   checksums: z.record(z.string(), crc32Hex),
 });
 
+/** The metadata document of a file, checked. */
 export type Metadata = z.infer<typeof metadataSchema>;
 
 /** Parses and checks the metadata document. */

@@ -22,7 +22,9 @@ const MAX_INTERRUPTIONS = 1_000;
 /** What this module needs of a FileHandle, so that tests can play a file system that reads short. */
 export interface ReadHandle {
   readonly fd?: number;
+  /** As FileHandle.read: may read less than was asked for; 0 bytes at the end of the file. */
   read(buffer: Uint8Array, offset: number, length: number, position: number): Promise<{ bytesRead: number }>;
+  /** Closes the file. */
   close(): Promise<void>;
 }
 

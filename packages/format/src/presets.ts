@@ -74,6 +74,7 @@ function preset(name: string, geometry: Geometry, layers: number, style: Style):
 const vocabSize = GPT2_VOCAB;
 const COMBINED: Style = { combineStyle: 'delayedSum', denseDelay: 1, expertDelay: 2, vocabSize };
 
+/** The models of the report by name. */
 export const PRESETS: Record<string, ModelConfig> = Object.fromEntries([
   preset('arch1', SCREENING, 6, { combineStyle: 'decoupledStreams', mergeInterval: 3, vocabSize }),
   preset('arch2_4', SCREENING_MOE, 6, COMBINED),

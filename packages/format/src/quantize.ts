@@ -4,6 +4,7 @@
  */
 import { f16ToF32, f32ToF16 } from './f16.js';
 
+/** Weights that share a scale. */
 export const GROUP = 32;
 const f32 = Math.fround;
 

@@ -22,6 +22,7 @@ import { EXPERT_ENTRY, GROUP_DESCRIPTOR, LAYER_ENTRY, VOCAB_ENTRY } from './sche
 import { type ByteSource, readExactly } from './source.js';
 import { modelStreams, type Stream, streamBytes } from './streams.js';
 
+/** How a file is opened. */
 export interface OpenOptions {
   readonly crc32?: Crc32;
 }

@@ -3,21 +3,27 @@
  * these tables. All integers are little endian.
  */
 export type FieldType = 'magic' | 'u8' | 'u16' | 'u32' | 'u64' | 'f32';
+/** One field of a struct; `offset` in bytes from its start. */
 export interface Field {
   readonly name: string;
   readonly type: FieldType;
   readonly offset: number;
   readonly meaning: string;
 }
+/** A struct of the format: its fields cover its bytes in order. */
 export interface Struct {
   readonly name: string;
   readonly bytes: number;
   readonly fields: readonly Field[];
 }
 
+/** Bytes of a field. */
 export const FIELD_BYTES: Record<FieldType, number> = { magic: 8, u8: 1, u16: 2, u32: 4, u64: 8, f32: 4 };
+/** Version of both containers. */
 export const VERSION = 5;
+/** First bytes of a .cflow file. */
 export const CFLOW_MAGIC = 'CFLOW\0\0\0';
+/** First bytes of a .vflow file. */
 export const VFLOW_MAGIC = 'VFLOW\0\0\0';
 
 function struct(
@@ -69,6 +75,7 @@ export const GLOBAL_HEADER = struct('GlobalHeader', 88, [
   ['final_logit_softcap', 'f32', '0 = off'],
 ]);
 
+/** First struct of a .vflow file. */
 export const VFLOW_HEADER = struct('VFlowHeader', 64, [
   ['magic', 'magic', '`VFLOW\\0\\0\\0`'],
   ['version', 'u8', '5'],
@@ -139,6 +146,7 @@ export const VOCAB_ENTRY = struct('VocabEntry', 48, [
   ['lm_head_length', 'u64', ''],
 ]);
 
+/** One per expert of a layer. */
 export const EXPERT_ENTRY = struct('ExpertEntry', 16, [
   ['offset', 'u64', 'gate and up tiles interleaved by stripe, then down tiles'],
   ['length', 'u64', ''],
@@ -156,6 +164,7 @@ export const TILE_HEADER = struct('TileHeader', 16, [
   ['quant_group', 'u16', 'weights per scale: 32, or 1 for f16 and f32'],
 ]);
 
+/** Every struct of the format, in the order of the document. */
 export const STRUCTS = [
   GLOBAL_HEADER,
   VFLOW_HEADER,
@@ -166,6 +175,7 @@ export const STRUCTS = [
   TILE_HEADER,
 ] as const;
 
+/** Which matrix a tile belongs to: the ids of its header. */
 export const MATRIX_IDS = {
   q: 0,
   k: 1,
@@ -185,6 +195,9 @@ export const MATRIX_IDS = {
   layer_input_projection: 15,
   layer_input_embedding: 16,
 } as const;
+/** A matrix by its name in `MATRIX_IDS`. */
 export type MatrixName = keyof typeof MATRIX_IDS;
+/** expert_id of tiles outside experts. */
 export const NO_EXPERT = 0xff;
+/** Bits of feature_flags. */
 export const FEATURE_FLAGS = { scaleEmbeddings: 1, vNorm: 2, tiedEmbeddings: 4 } as const;

@@ -13,6 +13,7 @@ export interface ByteSource {
 /** Sequential and, for the head that is rewritten at the end, positioned output. */
 export interface ByteSink {
   readonly name: string;
+  /** Writes all of `bytes` at `offset`. */
   write(offset: number, bytes: Uint8Array): Promise<void>;
 }
 

@@ -22,6 +22,7 @@ export type StreamPart =
   | { readonly kind: 'plain'; readonly tensor: TensorSpec }
   | { readonly kind: 'tiles'; readonly matrices: readonly TensorSpec[] };
 
+/** What a stream can hold. */
 export const STREAM_KINDS = [
   'attention',
   'dense',
@@ -31,8 +32,10 @@ export const STREAM_KINDS = [
   'embedding',
   'lmHead',
 ] as const;
+/** One of `STREAM_KINDS`. */
 export type StreamKind = (typeof STREAM_KINDS)[number];
 
+/** The unit that is placed, checksummed and fetched: contiguous, in the order in which it is read. */
 export interface Stream {
   /** `layers.3.attention`, `layers.3.experts.7`, `embedding`, … */
   readonly name: string;
@@ -42,6 +45,7 @@ export interface Stream {
   readonly parts: readonly StreamPart[];
 }
 
+/** Names of streams by kind. */
 export const streamName = {
   attention: (layer: number) => `layers.${layer}.attention`,
   dense: (layer: number) => `layers.${layer}.dense`,
@@ -58,6 +62,7 @@ export function modelStreams(config: ModelConfig): Stream[] {
   return [...layers, ...vocabStreams(config)];
 }
 
+/** The streams of one layer: attention, dense, router, experts, as far as it has them. */
 export function layerStreams(config: ModelConfig, layer: LayerConfig, index: number): Stream[] {
   const streams = [attentionStream(config, layer, index)];
   if (layer.ffn) streams.push(denseStream(config, layer, index));
@@ -214,6 +219,7 @@ function expertStream(config: ModelConfig, { experts }: LayerConfig, layer: numb
   };
 }
 
+/** Final norm, embedding, and the LM head unless it is tied. */
 export function vocabStreams(config: ModelConfig): Stream[] {
   const { hiddenDim: d, vocabSize, perLayerInput, layers } = config;
   const at = tensorsOf(0, '');
@@ -277,6 +283,7 @@ export function modelTensors(config: ModelConfig): TensorSpec[] {
   return modelStreams(config).flatMap((stream) => stream.parts.flatMap((part) => [...partTensors(part)]));
 }
 
+/** Number of elements of a shape. */
 export function elements(shape: readonly number[]): number {
   return shape.reduce((product, n) => product * n, 1);
 }
@@ -286,11 +293,13 @@ export function parameterCount(config: ModelConfig): number {
   return modelTensors(config).reduce((sum, tensor) => sum + elements(tensor.shape), 0);
 }
 
+/** Bytes of a part as stored, tile headers and scales included. */
 export function partBytes(part: StreamPart, dtype: Dtype): number {
   if (part.kind === 'plain') return 4 * elements(part.tensor.shape);
   return part.matrices.reduce((sum, { shape }) => sum + matrixBytes(dtype, shape[0]!, shape[1]!), 0);
 }
 
+/** Bytes of a stream as stored, padding behind it not included. */
 export function streamBytes(stream: Stream, dtype: Dtype): number {
   return stream.parts.reduce((sum, part) => sum + partBytes(part, dtype), 0);
 }

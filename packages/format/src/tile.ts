@@ -28,6 +28,7 @@ export function stripeId({ tensor, matrixId, rowOffset }: Stripe): StripeId {
   return { layer: tensor.layer, matrixId, expert: tensor.expert, rowOffset };
 }
 
+/** How weights become tiles. */
 export interface QuantizeOptions {
   /** q4_0 only: search the scale (default) instead of the report's max|w| / 7. */
   readonly scaleSearch: boolean;

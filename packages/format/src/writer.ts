@@ -13,6 +13,7 @@ import type { ByteSink, ByteSource } from './source.js';
 /** Metadata without what the writer itself fills in. */
 export type MetadataDraft = Omit<Metadata, 'checksums'>;
 
+/** How a file is written. */
 export interface WriterOptions {
   readonly dtype: Dtype;
   readonly container: Container;

@@ -7,6 +7,7 @@ import { tensorStats } from './stats.js';
 import { readTiles } from './tiles.js';
 import { verifyFile } from './verify.js';
 
+/** What is wanted of a report. */
 export interface InspectRequest {
   /** `plan`, `verify` and `stats` are computed only if named here; the rest of a report always is. */
   readonly sections: readonly Section[];

@@ -20,6 +20,7 @@ const SIZE_NAMES: Record<SizeKind, string> = {
 const MAX_FILES = 4;
 const MAX_GEOMETRIES = 6;
 
+/** Parts of a report that can be shown. */
 export type Section =
   | 'summary'
   | 'layers'

@@ -18,7 +18,9 @@ export const SIZE_KINDS = [
   'metadata',
   'padding',
 ] as const;
+/** Schema of `SizeKind`. */
 export const sizeKindSchema = z.enum(SIZE_KINDS);
+/** What bytes of a file are counted as. */
 export type SizeKind = z.infer<typeof sizeKindSchema>;
 
 const fileSchema = z.strictObject({
@@ -149,6 +151,7 @@ const statsSchema = z.strictObject({
   scales: z.strictObject({ count: z.int(), zeros: share, min: number, max: number, mean: number }).optional(),
 });
 
+/** Schema of what `cflow-inspect --json` prints. */
 export const inspectReportSchema = z.strictObject({
   file: fileSchema,
   model: modelSchema,
@@ -169,11 +172,19 @@ export const inspectReportSchema = z.strictObject({
   stats: z.array(statsSchema).optional(),
 });
 
+/** What is known of a file. */
 export type InspectReport = z.infer<typeof inspectReportSchema>;
+/** Regions and bytes of one kind. */
 export type SizeRow = z.infer<typeof sizeSchema>;
+/** Regions that follow one another and are of one kind. */
 export type Run = z.infer<typeof runSchema>;
+/** One layer. */
 export type LayerRow = z.infer<typeof layerSchema>;
+/** One expert. */
 export type ExpertRow = z.infer<typeof expertSchema>;
+/** The header of one tile. */
 export type TileRow = z.infer<typeof tileSchema>;
+/** Values of one tensor, and its scales. */
 export type StatsRow = z.infer<typeof statsSchema>;
+/** Every fault that was found, with its offset. */
 export type VerifyResult = z.infer<typeof verifySchema>;

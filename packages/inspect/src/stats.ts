@@ -26,6 +26,7 @@ export class Moments {
   #mean = 0;
   #squares = 0;
 
+  /** Counts one more value; of NaN and infinities only how many there are. */
   add(value: number): void {
     this.count++;
     if (!Number.isFinite(value)) {

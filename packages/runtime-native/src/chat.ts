@@ -8,6 +8,7 @@ import type { GeneratedToken, GenerateOptions } from './session.js';
 
 type TokenizerMetadata = NonNullable<Metadata['tokenizer']>;
 
+/** One message of a conversation. */
 export interface ChatMessage {
   /** `system`, `user`, `assistant`, or whatever else the template knows. */
   readonly role: string;

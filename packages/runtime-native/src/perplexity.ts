@@ -15,12 +15,14 @@ import type { SessionStats } from './session.js';
 
 const SEPARATOR = '<|endoftext|>';
 
+/** How much of the texts is taken, and who is told of it. */
 export interface PerplexityOptions {
   /** How many texts, from the first; absent = all. */
   readonly stories?: number | undefined;
   /** Tokens of each text, BOS included; default 256. */
   readonly tokens?: number | undefined;
   readonly signal?: AbortSignal | undefined;
+  /** Called after each text. */
   readonly onStory?: ((done: number, of: number) => void) | undefined;
   /** Gets the figures of the session of each text. */
   readonly onStats?: ((stats: SessionStats) => void) | undefined;
@@ -34,6 +36,7 @@ const CHECKS: Checks<PerplexityOptions> = {
   onStats: callback,
 };
 
+/** How well a model predicts texts. */
 export interface Perplexity {
   readonly stories: number;
   /** Tokens predicted, the first of each text not counted. */

@@ -4,6 +4,7 @@ import { type Checks, checkOptions, real, whole } from './checks.js';
 import type { EngineStats } from './engine.js';
 import { randomGenerator } from './random.js';
 
+/** How the next id is chosen. */
 export interface SamplerOptions {
   /** 0 = greedy: the largest logit, of equal ones the lower id. */
   readonly temperature?: number | undefined;
@@ -15,6 +16,7 @@ export interface SamplerOptions {
   readonly seed?: number | undefined;
 }
 
+/** What `SamplerOptions` are where they are absent. */
 export const SAMPLER_DEFAULTS = { temperature: 0.8, topK: 40, topP: 0.95 } as const;
 
 const CHECKS: Checks<SamplerOptions> = {

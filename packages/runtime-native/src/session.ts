@@ -14,8 +14,10 @@ import { type EngineSession, type EngineStats, interrupt } from './engine.js';
 import { Sampler, type SamplerOptions } from './sampler.js';
 import type { TextStream, TextTokenizer } from './tokenizer.js';
 
+/** Tokens that `generate` makes where nothing is said. */
 export const DEFAULT_MAX_TOKENS = 128;
 
+/** What to generate, and how to sample. */
 export interface GenerateOptions extends SamplerOptions {
   /** Ids to pass through the model first; without them, the sequence goes on where it is. */
   readonly ids?: readonly number[] | undefined;
@@ -27,6 +29,7 @@ export interface GenerateOptions extends SamplerOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
+/** Who sees the logits, and who may stop it. */
 export interface PrefillOptions {
   readonly signal?: AbortSignal | undefined;
   /** Sees the logits after each token, [vocabSize], valid during the call only. What it throws ends the session. */
@@ -45,6 +48,7 @@ const PREFILL_CHECKS: Checks<PrefillOptions> = { signal: abortSignal, onLogits: 
 /** Why a generation ended: an end-of-text token, maxTokens, or the end of the context. */
 export type FinishReason = 'eos' | 'length' | 'context';
 
+/** One generated token. */
 export interface GeneratedToken {
   readonly id: number;
   /** Text that this token completes; the pieces join to the whole. Empty without a tokenizer. */
@@ -68,10 +72,12 @@ export interface SessionStats extends EngineStats {
   readonly tokenMsP99: number;
 }
 
+/** What a session is put together from. */
 export interface SessionParts {
   readonly config: ModelConfig;
   readonly engine: EngineSession;
   readonly tokenizer?: TextTokenizer | undefined;
+  /** Called once, when the session closes. */
   readonly onClose?: () => void;
 }
 
@@ -161,6 +167,7 @@ export class Session {
     }
   }
 
+  /** Figures so far, those of the engine among them. */
   stats(): SessionStats {
     const { decodeMs } = this.#counts;
     const tokensPerSecond = decodeMs > 0 ? (1000 * this.#tokenMs.length) / decodeMs : 0;
@@ -177,6 +184,7 @@ export class Session {
     this.#parts.onClose?.();
   }
 
+  /** As `close`. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }

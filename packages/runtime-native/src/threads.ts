@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import { availableParallelism } from 'node:os';
 
+/** How many threads this process may keep busy. */
 export interface ThreadBudget {
   readonly threads: number;
   /** Where the number came from, for people. */

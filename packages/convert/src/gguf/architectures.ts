@@ -7,6 +7,7 @@ import {
   type ModelConfig,
 } from '@cflow/format';
 
+/** One architecture of llama.cpp: what it takes for granted, in the terms of our configurations. */
 export interface Architecture {
   /** general.architecture, and the prefix of its keys. */
   readonly name: string;
@@ -35,8 +36,10 @@ export interface Architecture {
   readonly demands?: readonly Demand[];
 }
 
+/** A condition on the model, and how to say that it is not met. */
 export interface Demand {
   readonly words: string;
+  /** Whether a model meets it. */
   readonly met: (config: ModelConfig) => boolean;
 }
 
@@ -76,6 +79,7 @@ const sequential: Demand = {
   met: ({ combineStyle }) => combineStyle === 'sequential',
 };
 
+/** All of them. */
 export const ARCHITECTURES: readonly Architecture[] = [
   {
     name: 'llama',

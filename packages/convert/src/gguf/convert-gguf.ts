@@ -27,6 +27,7 @@ import { openGguf } from './source.js';
 
 /** What every conversion does alike. */
 export interface ConvertTools {
+  /** The metadata of the output, checksums left out. */
   draftMetadata(
     config: ModelConfig,
     options: Pick<ConvertOptions, 'dtype' | 'scaleSearch' | 'zeroNonfinite'>,

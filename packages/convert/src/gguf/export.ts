@@ -30,6 +30,7 @@ export function planExport(file: ModelFile, name: string): GgufPlan {
   return { ...plan, notes: [...plan.notes, ...tokenizer.notes] };
 }
 
+/** How a GGUF is written. */
 export interface ExportOptions {
   readonly crc32: Crc32;
   /** Bytes of the source done since the last call; may throw to stop. */

@@ -17,12 +17,14 @@ import { blocksToStripe, wholeGroups } from './blocks.js';
 import { recoverBlocks } from './recover.js';
 import { DECODERS, dtypeOf, type GgufModel, readPlain, readRows } from './source.js';
 
+/** How a GGUF is read into tiles. */
 export interface ImportOptions {
   readonly dtype: Dtype;
   readonly scaleSearch: boolean;
   readonly zeroNonfinite: boolean;
   readonly threads: number;
   readonly signal?: AbortSignal;
+  /** Bytes of the output done, and all of them. */
   readonly onProgress?: (done: number, total: number) => void;
 }
 

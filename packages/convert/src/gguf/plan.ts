@@ -31,6 +31,7 @@ export interface GgufTensorPlan {
   readonly heads?: Heads;
 }
 
+/** A GGUF to be written: its head, and where every tensor will lie. */
 export interface GgufPlan {
   /** Everything before the data, padded. */
   readonly head: Uint8Array;

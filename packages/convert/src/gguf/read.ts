@@ -22,6 +22,7 @@ import {
   type ValueType,
 } from './schema.js';
 
+/** A tensor as a GGUF declares it. */
 export interface GgufTensorInfo {
   readonly name: string;
   /** Dimensions, fastest first: the reverse of a shape in PyTorch. */
@@ -32,6 +33,7 @@ export interface GgufTensorInfo {
   readonly bytes: number;
 }
 
+/** The head of a GGUF, read and checked. */
 export interface GgufFile {
   readonly source: ByteSource;
   readonly metadata: ReadonlyMap<string, GgufValue>;

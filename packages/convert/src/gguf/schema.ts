@@ -1,9 +1,11 @@
 /** GGUF, the file of llama.cpp, as tables: value types, tensor types, and what bounds a hostile file. Little endian. */
 import type { Dtype } from '@cflow/format';
 
+/** First bytes of a GGUF. */
 export const GGUF_MAGIC = 'GGUF';
 /** What is written; version 2 differs in nothing that is read here. */
 export const GGUF_VERSION = 3;
+/** Versions that are read. */
 export const GGUF_READABLE: readonly number[] = [2, 3];
 /** Of the data and of every tensor in it, unless general.alignment says otherwise. */
 export const GGUF_ALIGNMENT = 32;
@@ -24,9 +26,13 @@ export const VALUE_TYPES = {
   i64: { id: 11, bytes: 8 },
   f64: { id: 12, bytes: 8 },
 } as const;
+/** Types of metadata values. */
 export type ValueType = keyof typeof VALUE_TYPES;
+/** Types of metadata values that are no arrays. */
 export type ScalarType = Exclude<ValueType, 'array'>;
+/** A metadata value that is no array. */
 export type GgufScalar = number | boolean | string;
+/** A metadata value. */
 export type GgufValue = GgufScalar | readonly GgufScalar[];
 
 /** One metadata value to write; `array` says of what. */
@@ -34,6 +40,7 @@ export type GgufEntry =
   | readonly [key: string, type: ScalarType, value: GgufScalar]
   | readonly [key: string, type: 'array', value: readonly GgufScalar[], item: ScalarType];
 
+/** How a GGUF stores the weights of a tensor. */
 export interface TensorType {
   readonly id: number;
   /** Weights per block, and bytes of one. */
@@ -51,7 +58,9 @@ export const TENSOR_TYPES = {
   Q8_0: { id: 8, group: 32, bytes: 34, dtype: 'q8_0' },
   BF16: { id: 30, group: 1, bytes: 2 },
 } as const satisfies Record<string, TensorType>;
+/** One of `TENSOR_TYPES`. */
 export type TensorTypeName = keyof typeof TENSOR_TYPES;
+/** The names of `TENSOR_TYPES`. */
 export const TENSOR_TYPE_NAMES = Object.keys(TENSOR_TYPES) as TensorTypeName[];
 
 /** Types that are refused by name. */
@@ -97,9 +106,13 @@ export const TYPE_OF_DTYPE: Readonly<Record<Dtype, { name: TensorTypeName; fileT
 export const MAX_HEAD_BYTES = 256 * 1024 * 1024;
 /** Known files have some 50 keys and, with experts merged, some 1,500 tensors. */
 export const MAX_KEYS = 65_536;
+/** Tensors that a file may declare. */
 export const MAX_TENSORS = 262_144;
+/** Bytes of a key or of a tensor's name. */
 export const MAX_NAME_BYTES = 65_535;
 /** Merges of the largest tokenizers are some 500,000. */
 export const MAX_ARRAY_ITEMS = 4_194_304;
+/** Dimensions of a tensor. */
 export const MAX_DIMS = 4;
+/** Largest general.alignment. */
 export const MAX_ALIGNMENT = 65_536;

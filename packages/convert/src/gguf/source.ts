@@ -33,6 +33,7 @@ export interface GgufRows {
   readonly heads: Heads | undefined;
 }
 
+/** A GGUF as a model of ours. */
 export interface GgufModel {
   readonly source: ByteSource;
   readonly architecture: Architecture;
@@ -165,6 +166,7 @@ function mainDtype(config: ModelConfig, tensors: ReadonlyMap<string, GgufRows>):
   return dtypeOf(type) ?? 'f32';
 }
 
+/** The tile dtype that holds the same weights, bit by bit; undefined if none does. */
 export function dtypeOf(type: TensorTypeName): Dtype | undefined {
   const row = TENSOR_TYPES[type];
   return 'dtype' in row ? row.dtype : undefined;
@@ -188,6 +190,7 @@ const grouped =
 const word = new Uint32Array(1);
 const float = new Float32Array(word.buffer);
 
+/** Rows of a tensor type to f32. */
 export const DECODERS: Readonly<Record<TensorTypeName, Decoder>> = {
   F32: plain(4, (v, at) => v.getFloat32(at, true)),
   F16: plain(2, (v, at) => f16ToF32(v.getUint16(at, true))),

@@ -7,6 +7,7 @@ import { placeholderTokenizer } from './tokenizer-placeholder.js';
 
 type Tokenizer = NonNullable<Metadata['tokenizer']>;
 
+/** The metadata that is a tokenizer to llama.cpp, and what it loses. */
 export interface TokenizerEntries {
   readonly entries: readonly GgufEntry[];
   readonly notes: readonly string[];

@@ -8,6 +8,7 @@ import { PLACEHOLDER, PLACEHOLDER_KEY } from './tokenizer-placeholder.js';
 type Tokenizer = NonNullable<Metadata['tokenizer']>;
 type Values = ReadonlyMap<string, GgufValue>;
 
+/** What was made of a GGUF's tokenizer, and what was not. */
 export interface ImportedTokenizer {
   readonly tokenizer?: Tokenizer;
   readonly notes: readonly string[];

@@ -5,6 +5,7 @@ import { TOKEN_TYPES } from './tokenizer-common.js';
 
 /** Says that the tokens mean nothing, so that no tokenizer is made of them when the file is read. */
 export const PLACEHOLDER_KEY = 'cflow.tokenizer';
+/** Value of `PLACEHOLDER_KEY` in files whose tokens are made up. */
 export const PLACEHOLDER = 'placeholder';
 
 /** Made-up words, of which BOS and EOS are control tokens; loads at any size, as sentencepiece's kind would not. */

@@ -31,6 +31,7 @@ export const MAX_TEXT_BYTES = 128 * 1024 * 1024;
 /** Rows and columns that share a scale where config.json does not say it. */
 const DEFAULT_BLOCK = [128, 128] as const;
 
+/** A file of a checkpoint. */
 export interface SourceFile {
   /** Within the checkpoint. */
   readonly name: string;
@@ -48,6 +49,7 @@ export interface FileRows extends RowRange {
   readonly fd: number;
 }
 
+/** An opened checkpoint: configuration, tokenizer, and weights by canonical name. */
 export interface CheckpointSource {
   /** The directory's or repository's name, never a path. */
   readonly name: string;
@@ -63,9 +65,11 @@ export interface CheckpointSource {
   rowsF32(canonicalName: string, rowStart: number, rows: number): Promise<Float32Array>;
   /** Where the same rows lie, if they lie in a file as they are. */
   rowsInFile(canonicalName: string, rowStart: number, rows: number): FileRows | undefined;
+  /** Closes its files. */
   close(): Promise<void>;
 }
 
+/** How a checkpoint is opened. */
 export interface OpenCheckpointOptions {
   /** `auto`: what config.json says; otherwise a preset, whose tensors have their canonical names. */
   model?: string;

@@ -12,6 +12,7 @@ export const MAX_HEADER_BYTES = 100_000_000;
 const LENGTH_BYTES = 8;
 const REMEDY = 'the file is damaged; fetch it again';
 
+/** A tensor as the header declares it. */
 export interface SafetensorsEntry {
   readonly name: string;
   readonly dtype: SafetensorsDtype;
@@ -21,6 +22,7 @@ export interface SafetensorsEntry {
   readonly bytes: number;
 }
 
+/** The header of a safetensors file, read and checked. */
 export interface SafetensorsHeader {
   /** Of the JSON text. */
   readonly headerBytes: number;

@@ -4,8 +4,10 @@ import { loadAddon } from './addon.js';
 
 /** Element types of checkpoints that the kernels read, little endian, as safetensors calls them. */
 export const NATIVE_INPUTS = ['BF16', 'F16', 'F32'] as const;
+/** dtype of a checkpoint that is quantized without a detour over f32. */
 export type NativeInput = (typeof NATIVE_INPUTS)[number];
 
+/** An output stripe of a matrix, to become tiles. */
 export interface NativeStripe {
   /** Raw bytes of [rows, cols] weights, row-major. */
   readonly weights: Uint8Array;

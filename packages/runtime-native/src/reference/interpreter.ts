@@ -7,6 +7,7 @@ import { runStep, type StepState } from './steps.js';
 /** The event loop gets a turn when a run of phases has taken this long, in milliseconds. */
 const LONGEST_TURN_MS = 10;
 
+/** What of a token is computed, and who sees it. */
 export interface StepOptions {
   /** Compute logits; false skips the LM head. Default true. */
   readonly logits?: boolean;

@@ -40,6 +40,7 @@ export class KvCache {
     return (position % this.#capacity) * this.width;
   }
 
+  /** Adds the key and value of the next position, [width] each; in a window, in the place of the oldest. */
   append(key: Float32Array, value: Float32Array): void {
     if (this.#length === this.#capacity && this.#capacity < this.#limit) this.#grow();
     const at = this.offset(this.#length++);
