@@ -15,9 +15,11 @@ export class Figures {
   /** Those of a source whose name matches; at least one. @throws Missing */
   all(source: SourceName, name: RegExp): Metric[] {
     const { measured, result, problem } = this.#evidence[source] ?? {};
-    const found = (measured ?? result)?.metrics.filter((metric) => name.test(metric.name)) ?? [];
+    const known = measured ?? result;
+    if (!known) throw new Missing(problem ?? `run cflow-bench scorecard --only ${source}`);
+    const found = known.metrics.filter((metric) => name.test(metric.name));
     if (found.length) return found;
-    throw new Missing(problem ?? `cflow-bench ${source} has no figure called ${name.source}`);
+    throw new Missing(`what ${source} measured has no figure called ${name.source}`);
   }
 
   /** The first of them. @throws Missing */

@@ -3,7 +3,8 @@ import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type BenchResult, type Measured, readResult, type Table } from '../harness/result.js';
 import { Figures, Missing } from './figures.js';
-import { ROWS, type ScoreRow, type Verdict } from './rows.js';
+import type { ScoreRow, Verdict } from './judging.js';
+import { ROWS } from './rows.js';
 import { type EvidenceOf, SOURCE_NAMES, type SourceName } from './sources.js';
 
 export interface Scored extends Verdict {
@@ -29,6 +30,7 @@ function judged(row: ScoreRow, figures: Figures): Verdict {
 /** Of the source that decides; a figure from elsewhere says from when, and of which machine. */
 function originOf({ needs }: ScoreRow, evidence: EvidenceOf): string {
   const [first] = needs.filter((name) => !evidence[name]?.measured);
+  if (!needs.length) return '-';
   if (first === undefined) return 'here';
   const { result } = evidence[first] ?? {};
   return result ? `committed ${result.date.slice(0, 10)}, ${result.machine.cpu}` : '-';

@@ -1,0 +1,64 @@
+/** The generated parts of docs/benchmarks.md. */
+import type { BenchResult, Metric, Table } from '../harness/result.js';
+import { score } from '../scorecard/scorecard.js';
+import { SOURCE_NAMES, type SourceName } from '../scorecard/sources.js';
+import { machineRows, significant, spreadText } from './text.js';
+
+/** By the name of the file. */
+export type NamedResults = Readonly<Record<string, BenchResult>>;
+
+/** Parts by name; the page has a place for each. */
+export function benchmarkSections(results: NamedResults): Record<string, string> {
+  const sourced = new Set<string>(SOURCE_NAMES);
+  const known: readonly string[] = SOURCE_NAMES.filter((name) => results[name]);
+  const others = Object.keys(results).filter((name) => !sourced.has(name));
+  return {
+    scorecard: scorecardPart(results),
+    results: [...known, ...others.sort()].map((name) => resultPart(name, results[name]!)).join('\n\n'),
+  };
+}
+
+function scorecardPart(results: NamedResults): string {
+  const named = SOURCE_NAMES.filter((name: SourceName) => results[name]);
+  const scored = score(Object.fromEntries(named.map((name) => [name, { result: results[name] }])));
+  const rows = scored.map(({ row, status, ours, why }) => [
+    `${row.claim} (${row.where})`,
+    row.theirs,
+    status === 'proven' || status === 'refuted' ? `**${status}**` : status,
+    why === undefined ? ours : `${ours}; ${why}`,
+  ]);
+  return markdownTable(['claim', 'theirs', 'here', 'our figure'], rows);
+}
+
+function resultPart(name: string, { command, date, machine, metrics, tables = [] }: BenchResult): string {
+  const facts = machineRows(machine).map(([key, value]) => `${key}: ${value}`);
+  return [
+    `### ${name}`,
+    `\`cflow-bench ${command}\`, ${date.slice(0, 10)}. ${facts.join('; ')}.`,
+    // What stands in tables need not be listed again.
+    ...(tables.length ? tables.map(tablePart) : [metricsPart(metrics)]),
+  ].join('\n\n');
+}
+
+function metricsPart(metrics: readonly Metric[]): string {
+  return markdownTable(
+    ['', 'median (min–max)', 'unit'],
+    metrics.map((metric) => [metric.name, spreadText(metric), metric.unit]),
+  );
+}
+
+function tablePart({ title, columns, rows }: Table): string {
+  const text = (cell: string | number | null) =>
+    typeof cell === 'number' ? significant(cell) : (cell ?? '');
+  return `${title}:\n\n${markdownTable(
+    columns,
+    rows.map((row) => row.map(text)),
+  )}`;
+}
+
+/** First column to the left; bars and line ends in cells made harmless. */
+function markdownTable(columns: readonly string[], rows: readonly (readonly string[])[]): string {
+  const line = (cells: readonly string[]) =>
+    `| ${cells.map((cell) => cell.replace(/\|/g, '\\|').replace(/\s+/g, ' ')).join(' | ')} |`;
+  return [line(columns), `|${columns.map(() => '---|').join('')}`, ...rows.map(line)].join('\n');
+}

@@ -1,0 +1,46 @@
+import { readFileSync } from 'node:fs';
+import { expect, it } from 'vitest';
+// @ts-expect-error a script without types
+import { committed, DOCUMENT } from '../../../scripts/benchmarks-doc.mjs';
+// @ts-expect-error a script without types
+import { renew } from '../../../scripts/format-doc.mjs';
+import { metric, readResult } from '../src/harness/result.js';
+import { benchmarkSections } from '../src/report/markdown.js';
+import { resultWith } from './results.js';
+
+const document = readFileSync(DOCUMENT, 'utf8');
+
+it('docs/benchmarks.md is what its generator makes of the result files; `npm run docs:benchmarks` renews it', async () => {
+  expect(document).toBe(renew(document, benchmarkSections(await committed(readResult))));
+});
+
+it('shows another figure, and another verdict, when a result file changes', () => {
+  const path = (reduction: number) =>
+    benchmarkSections({
+      'critical-path': resultWith([
+        metric('arch2_4: naive', 'MiB', 'lower', [9]),
+        metric('arch2_4: critical', 'MiB', 'lower', [9 / reduction]),
+        metric('arch2_4: reduction', '×', 'higher', [reduction]),
+      ]),
+    });
+  expect(path(2).scorecard).toContain('| **proven** | 9.00 to 4.50 MiB a token, 2.00 ×;');
+  expect(path(3).scorecard).toContain('| **refuted** | 9.00 to 3.00 MiB a token, 3.00 ×;');
+  expect(path(2).results).toContain('| arch2_4: critical | 4.50 | MiB |');
+  expect(path(2).results).toContain('CPU: Made-up 9000, avx2; cores: 4 of 8 (cgroup quota of 4 CPUs)');
+});
+
+it('lists what stands in tables once, and lets no cell end a row', () => {
+  const table = {
+    title: 'T',
+    columns: ['', 'n'],
+    rows: [
+      ['a|b\nc', 1234.5],
+      ['none', null],
+    ],
+  };
+  const { results } = benchmarkSections({
+    other: resultWith([metric('m', 's', 'lower', [1])], { tables: [table] }),
+  });
+  expect(results).toContain('T:\n\n|  | n |\n|---|---|\n| a\\|b c | 1,235 |\n| none |  |');
+  expect(results).not.toContain('| m |');
+});

@@ -1,0 +1,154 @@
+import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { describeMachine } from '../src/harness/machine.js';
+import { machineSchema } from '../src/harness/machine-schema.js';
+import { progress } from '../src/harness/progress.js';
+import { type BenchResult, metric, readResult, resultSchema, writeResult } from '../src/harness/result.js';
+import { resultOf } from '../src/harness/save.js';
+import { median, spread, spreadOf } from '../src/harness/statistics.js';
+import { MACHINE, resultWith } from './results.js';
+
+let dir: string;
+beforeEach(async () => {
+  dir = await mkdtemp(join(tmpdir(), 'cflow-result-test-'));
+});
+afterEach(() => rm(dir, { recursive: true }));
+
+describe('statistics', () => {
+  it.each([
+    [[3], 3, 3, 3],
+    [[9, 1, 4], 4, 1, 9],
+    [[10, 2, 8, 4], 6, 2, 10],
+    [[-1, -3], -2, -3, -1],
+    // By value, not by text.
+    [[100, 9, 20], 20, 9, 100],
+  ])('of %j are median %d, min %d, max %d', (values, middle, min, max) => {
+    expect(spread(values)).toEqual({ median: middle, min, max });
+    expect(metric('x', 's', 'lower', values)).toMatchObject({ runs: values, median: middle, min, max });
+  });
+
+  it('leave out what is not there, and the order of what is alone', () => {
+    expect(spreadOf([undefined, 5, undefined])).toEqual({ median: 5, min: 5, max: 5 });
+    expect(spreadOf([undefined])).toBeUndefined();
+    expect(median([1, 2])).toBe(1.5);
+  });
+});
+
+describe('a result file', () => {
+  const good = resultWith([metric('decode', 'tok/s', 'higher', [3, 1, 2])]);
+
+  it('comes back as it was written, in place of an earlier one, and nothing else is left', async () => {
+    const file = join(dir, 'r.json');
+    await writeResult(file, resultWith([]));
+    await writeResult(file, good);
+    expect(await readResult(file)).toEqual(good);
+    expect(await readdir(dir)).toEqual(['r.json']);
+  });
+
+  const [first] = good.metrics;
+  const broken: [string, unknown, string][] = [
+    [
+      'a median that is none',
+      { ...good, metrics: [{ ...first, median: 3 }] },
+      'metrics.0: median, min and max',
+    ],
+    ['no runs', { ...good, metrics: [{ ...first, runs: [] }] }, 'metrics.0.runs'],
+    ['two of one name', { ...good, metrics: [first, first] }, 'two metrics of one name'],
+    ['a direction that is none', { ...good, metrics: [{ ...first, better: 'up' }] }, 'metrics.0.better'],
+    ['a surplus field', { ...good, extra: 1 }, 'extra'],
+    ['another version', { ...good, schema: 'cflow-bench/2' }, 'schema'],
+    ['a date that is none', { ...good, date: 'yesterday' }, 'date'],
+    ['no machine', { ...good, machine: { ...MACHINE, cpu: undefined } }, 'machine.cpu'],
+    [
+      'a row of another width',
+      { ...good, tables: [{ title: 't', columns: ['a', 'b'], rows: [[1]] }] },
+      'a row of another width',
+    ],
+  ];
+  it.each(broken)('is refused for %s', async (_, content, message) => {
+    const file = join(dir, 'bad.json');
+    await writeFile(file, JSON.stringify(content));
+    await expect(readResult(file)).rejects.toMatchObject({ code: 'FORMAT_INVALID' });
+    await expect(readResult(file)).rejects.toThrowError(message);
+  });
+
+  it('is refused where it is no JSON, or is not there', async () => {
+    const file = join(dir, 'bad.json');
+    await writeFile(file, '{');
+    await expect(readResult(file)).rejects.toMatchObject({ code: 'FORMAT_INVALID' });
+    await expect(readResult(join(dir, 'none'))).rejects.toMatchObject({ code: 'NOT_READABLE' });
+  });
+
+  it('is not written if it breaks its own rules', async () => {
+    const file = join(dir, 'r.json');
+    await expect(writeResult(file, { ...good, command: '' })).rejects.toThrow();
+    expect(await readdir(dir)).toEqual([]);
+  });
+});
+
+describe('a saved result', () => {
+  it('names options once, files without their folders, and what is asked of the output not at all', async () => {
+    const args = {
+      _: [],
+      $0: 'x',
+      model: '/home/who/m.cflow',
+      'scale-search': true,
+      scaleSearch: true,
+      save: 'a',
+      json: true,
+    };
+    const result: BenchResult = await resultOf('decode', args, { metrics: [] });
+    expect(result.options).toEqual({ model: 'm.cflow', scaleSearch: true });
+    expect(resultSchema.parse(result)).toEqual(result);
+  });
+
+  it('describes this machine by its schema, with limits measured now', async () => {
+    const machine = await describeMachine({ directory: dir });
+    expect(machineSchema.parse(machine)).toEqual(machine);
+    expect(machine.cores.allowed).toBeLessThanOrEqual(machine.cores.online);
+    expect(machine.memoryLimit).toBeGreaterThan(2 ** 27);
+    expect(machine.disk!.write).toBeGreaterThan(0.001);
+    expect(machine.node).toBe(process.version);
+    expect(machine.commit ?? 'abcdef123456').toMatch(/^[0-9a-f]{12,40}(-dirty)?$/);
+    // What was measured with is gone.
+    expect(await readdir(dir)).toEqual([]);
+  });
+});
+
+describe('progress', () => {
+  const terminal = (isTTY: boolean) => {
+    const written: string[] = [];
+    return { written, stream: { isTTY, write: (text: string) => written.push(text) > 0 } };
+  };
+
+  it('is one line on a terminal, removed at the end', () => {
+    const { written, stream } = terminal(true);
+    const line = progress(false, stream as never);
+    line.step('round 1');
+    line.stop();
+    expect(written).toEqual(['\r\x1b[K0:00  round 1', '\r\x1b[K']);
+  });
+
+  it.each([
+    [false, false],
+    [true, true],
+  ])('is nothing for terminal %s, quiet %s', (isTTY, quiet) => {
+    const { written, stream } = terminal(isTTY);
+    const line = progress(quiet, stream as never);
+    line.step('round 1');
+    line.stop();
+    expect(written).toEqual([]);
+  });
+});
+
+it('results in the repository are results', async () => {
+  const folder = new URL('../results/', import.meta.url);
+  for (const name of await readdir(folder)) {
+    const text = await readFile(new URL(name, folder), 'utf8');
+    expect(() => resultSchema.parse(JSON.parse(text)), name).not.toThrow();
+    // No folder of anyone's machine.
+    expect(text, name).not.toMatch(/\/(home|work|root|tmp|Users)\//);
+  }
+});

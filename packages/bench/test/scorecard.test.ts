@@ -1,0 +1,165 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { openModel } from '@cflow/format';
+import { openFileSource } from '@cflow/format/node';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { captured } from '../../runtime-native/test/helpers.js';
+import { criticalPaths, pathMeasured } from '../src/analysis/critical-path.js';
+import { structureOf } from '../src/analysis/structure.js';
+import { main } from '../src/cli.js';
+import { type Metric, metric, readResult } from '../src/harness/result.js';
+import { fitLengths } from '../src/peers/peers-bench.js';
+import { ROWS } from '../src/scorecard/rows.js';
+import { score } from '../src/scorecard/scorecard.js';
+import type { EvidenceOf } from '../src/scorecard/sources.js';
+import { synthesizeModel } from '../src/synth/synth-model.js';
+import { resultWith } from './results.js';
+
+let dir: string;
+beforeAll(async () => {
+  dir = await mkdtemp(join(tmpdir(), 'cflow-scorecard-test-'));
+});
+afterAll(() => rm(dir, { recursive: true }));
+
+const verdict = (claim: string, evidence: EvidenceOf) => {
+  const found = score(evidence).find(({ row }) => row.claim.startsWith(claim));
+  return found!;
+};
+const here = (...metrics: Metric[]) => ({ measured: { metrics } });
+const one = (name: string, ...runs: number[]) => metric(name, '', 'higher', runs);
+
+describe('a verdict', () => {
+  const claimOne = (counted: number): EvidenceOf => ({
+    structure: here(
+      one('experts stored over experts read', 4),
+      one('weights a token', 1.4),
+      one('weights a token, were all experts read', 2.4),
+    ),
+    kernels: here(one('cflow isa=avx2: weights a token', counted)),
+  });
+
+  it('on experts goes by the bytes that were counted', () => {
+    expect(verdict('1 ', claimOne(1.3))).toMatchObject({ status: 'proven', from: 'here' });
+    expect(verdict('1 ', claimOne(2.4)).status).toBe('refuted');
+  });
+
+  it.each([
+    [[10, 11, 12], [1, 2, 3], 'proven'],
+    [[1, 2, 3], [10, 11, 12], 'refuted'],
+    [[1, 11, 12], [2, 3, 4], 'inconclusive'],
+  ])('on kernels: decode %j against %j is %s', (best, worst, status) => {
+    const kernels = here(one('cflow isa=avx2: decode', ...best), one('cflow isa=scalar: decode', ...worst));
+    expect(verdict('3 ', { kernels }).status).toBe(status);
+  });
+
+  it.each([
+    [2, 'proven', '9.00 to 4.50 MiB a token, 2.00 ×'],
+    [1.9, 'refuted', '9.00 to 4.50 MiB a token, 1.90 ×'],
+  ])('on the critical path goes by the reduction of %d', (reduction, status, ours) => {
+    const metrics = [
+      one('arch2_4: naive', 9),
+      one('arch2_4: critical', 4.5),
+      one('arch2_4: reduction', reduction),
+    ];
+    expect(verdict('7 ', { 'critical-path': here(...metrics) })).toMatchObject({ status, ours });
+  });
+
+  const peers = (decode: number[], prefill: number): EvidenceOf => ({
+    peers: {
+      result: resultWith([
+        one('olmoe: decode, times llama.cpp', ...decode),
+        one('olmoe: decode in context, times llama.cpp', 1.2),
+        one('olmoe: prefill, times llama.cpp', prefill),
+        one('olmoe: same token chosen', 95.3),
+      ]),
+    },
+  });
+
+  it('against llama.cpp is of the ratio of every round, and names goals and origin', () => {
+    const won = verdict('Head to head with llama.cpp: olmoe', peers([1.6, 1.5, 1.7], 3.1));
+    expect(won).toMatchObject({
+      status: 'proven',
+      ours: 'decode 1.60 × (1.20 × behind the context), prefill 3.10 ×',
+      from: 'committed 2026-01-02, Made-up 9000',
+    });
+    expect(won.why).toContain('goal 1.5 × and 3 ×: reached');
+    const missed = verdict('Head to head with llama.cpp: olmoe', peers([1.6, 1.5, 1.7], 2.9));
+    expect(missed.why).toContain('missed');
+    const both = verdict('Head to head with llama.cpp: olmoe', peers([0.9, 1.5, 1.7], 3.1));
+    expect(both.status).toBe('inconclusive');
+    expect(verdict('Head to head with llama.cpp: olmoe', peers([0.8, 0.9], 3.1)).status).toBe('refuted');
+  });
+
+  it('is none where a figure is missing; what was tried says why', () => {
+    for (const scored of score({})) {
+      const status = scored.row.needs.length ? 'not measured' : 'not testable here';
+      expect(scored).toMatchObject({ status, from: '-' });
+    }
+    const problem = 'no native addon';
+    expect(verdict('3 ', { kernels: { problem } })).toMatchObject({ status: 'not measured', why: problem });
+  });
+
+  it('of this machine comes before a committed one', () => {
+    const [measured] = [
+      here(one('arch2_4: naive', 9), one('arch2_4: critical', 3), one('arch2_4: reduction', 3)),
+    ];
+    const result = resultWith(pathMeasured(criticalPaths('q4_0')).metrics);
+    expect(verdict('7 ', { 'critical-path': { ...measured, result } }).status).toBe('refuted');
+    expect(verdict('7 ', { 'critical-path': { result } }).status).toBe('proven');
+  });
+});
+
+it('has the eight claims of the report, in order', () => {
+  const claims = ROWS.flatMap(({ claim }) => /^(\d) /.exec(claim)?.[1] ?? []);
+  expect(claims).toEqual(['1', '2', '3', '4', '5', '6', '7', '8']);
+});
+
+it('the bundled model bears out what needs no clock', async () => {
+  const output = join(dir, 'results');
+  const args = ['--quick', '--only', 'critical-path', '--only', 'structure', '--results', dir];
+  const { code, out } = await captured(main, ['scorecard', ...args, '--output', output, '--json']);
+  expect(code).toBe(0);
+  const { columns, rows } = JSON.parse(out) as { columns: string[]; rows: string[][] };
+  expect(columns).toEqual(['claim', 'where', 'theirs', 'status', 'ours', 'from', 'why']);
+  const status = new Map(rows.map(([claim, , , said]) => [claim!.slice(0, 2), said]));
+  expect(['4 ', '5 ', '7 '].map((claim) => status.get(claim))).toEqual(['proven', 'proven', 'proven']);
+  expect(status.get('He')).toBe('not measured');
+  expect((await readResult(join(output, 'structure.json'))).command).toBe('structure');
+});
+
+it('the structure of a file, counted by hand', async () => {
+  const file = join(dir, 'mixtral.cflow');
+  await synthesizeModel({
+    target: file,
+    format: 'cflow',
+    geometry: 'arch2_4',
+    layers: 2,
+    dtype: 'q4_0',
+    seed: 1,
+  });
+  const source = await openFileSource(file);
+  const metrics = new Map(structureOf(await openModel(source)).map((entry) => [entry.name, entry.median]));
+  await source.close();
+  // 8 experts, 2 chosen.
+  expect(metrics.get('experts stored over experts read')).toBe(4);
+  expect(metrics.get('matrices in one pass: attention')).toBe(3);
+  expect(metrics.get('matrices in one pass: dense')).toBe(2);
+  expect(metrics.get('streams asked for in file order')).toBe(100);
+  // Six more experts in two layers: 3 matrices of 512 × 512, 8 tiles of 18,448 bytes each.
+  const more = metrics.get('weights a token, were all experts read')! - metrics.get('weights a token')!;
+  expect(more).toBeCloseTo((2 * 6 * 3 * 8 * 18_448) / 1e6, 9);
+});
+
+it('lengths shrink to the context of a small model', () => {
+  const asked = { tokens: 32, prefill: 512, warmup: 128, context: 1024, checked: 64 };
+  expect(fitLengths(asked, 2048)).toEqual(asked);
+  expect(fitLengths(asked, 512)).toEqual({
+    tokens: 32,
+    prefill: 504,
+    warmup: 128,
+    context: 472,
+    checked: 64,
+  });
+  expect(fitLengths(asked, 40)).toEqual({ tokens: 32, prefill: 32, warmup: 32, context: 0, checked: 32 });
+});
