@@ -127,7 +127,10 @@ export interface MemoryEstimate {
   readonly workingSet: number;
 }
 
-/** @param contextLength positions of the caches; the model's own by default */
+/**
+ * What a model needs in memory.
+ * @param contextLength positions of the caches; the model's own by default
+ */
 export function memoryEstimate(
   config: ModelConfig,
   dtype: Dtype,

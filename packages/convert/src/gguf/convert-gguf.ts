@@ -41,6 +41,7 @@ export interface ConvertTools {
   ): Promise<T>;
 }
 
+/** Whether a path is called as a GGUF is. */
 export const isGguf = (path: string): boolean => extname(path).toLowerCase() === GGUF_EXTENSION;
 
 /** The conversion, if source or output is a GGUF file; undefined if neither is. */
