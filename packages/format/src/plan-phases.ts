@@ -27,6 +27,7 @@ const ACCESS: { [Op in StepBody['op']]: (step: Extract<StepBody, { op: Op }>) =>
   softcap: ({ buffer }) => ({ reads: [buffer], writes: [buffer] }),
 };
 
+/** Which buffers and caches a step reads and writes; phases follow from it. */
 export function stepAccess(step: StepBody): Access {
   return (ACCESS[step.op] as (step: StepBody) => Access)(step);
 }

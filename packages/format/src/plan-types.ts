@@ -21,8 +21,10 @@ export type TransferTarget =
   | { readonly kind: 'stream'; readonly stream: string }
   | { readonly kind: 'experts'; readonly layer: number; readonly routing: string };
 
+/** A step and the phase that it belongs to. */
 export type PlanStep = { readonly phase: number } & StepBody;
 
+/** What a step does, and on which buffers. `op` tells them apart. */
 export type StepBody =
   /** out = embedding row of the token × scale. A gather of one row, not a stream. */
   | { readonly op: 'embed'; readonly weight: WeightRef; readonly scale: number; readonly out: string }
@@ -110,6 +112,7 @@ export type StepBody =
   /** buffer = cap · tanh(buffer / cap), in place. */
   | { readonly op: 'softcap'; readonly buffer: string; readonly cap: number };
 
+/** The kinds of steps. */
 export type StepOp = StepBody['op'];
 
 /** One key/value cache; fixedPoint has one per iteration of a block, so caches are not layers. */
@@ -123,12 +126,15 @@ export interface CacheSpec {
 }
 
 /** Where transfers go. `none`: weights are in memory; `stall`: sync right after call; `overlap`: call as early as the delays allow. */
+/** One of `TRANSFER_MODES`. */
 export type TransferMode = 'none' | 'stall' | 'overlap';
 
+/** What can be chosen of a plan that does not change its results. */
 export interface PlanOptions {
   readonly transfers: TransferMode;
 }
 
+/** What happens for one token, in order. */
 export interface ExecutionPlan {
   readonly config: ModelConfig;
   readonly options: PlanOptions;

@@ -15,6 +15,7 @@ export interface EngineStats {
   readonly native?: NativeStats;
 }
 
+/** How the native engine runs, as it was chosen or asked for. */
 export interface NativeStats
   extends Pick<NativeEngineOptions, 'isa' | 'threads' | 'weights' | 'arithmetic' | 'cache'>,
     Omit<NativeEngineStats, 'weightBytes'> {
@@ -24,6 +25,7 @@ export interface NativeStats
   readonly threadsReason: string;
 }
 
+/** How tokens pass through an engine. */
 export interface RunOptions {
   /** Checked between tokens; the native engine stops within one. */
   readonly signal?: AbortSignal | undefined;
@@ -35,13 +37,18 @@ export interface RunOptions {
 export interface EngineSession {
   /** Passes tokens through the model; resolves to the logits after the last, [vocabSize], valid until the next run. */
   run(ids: readonly number[], options?: RunOptions): Promise<Float32Array>;
+  /** Figures so far. */
   stats(): EngineStats;
+  /** Frees the caches of the sequence. */
   close(): Promise<void>;
 }
 
+/** What executes the plan of one model. */
 export interface Engine {
   readonly name: string;
+  /** A new sequence, at position 0. */
   createSession(): EngineSession;
+  /** Frees the weights. Sessions are closed before. */
   close(): Promise<void>;
 }
 
@@ -70,6 +77,7 @@ export interface EngineOptions {
   readonly delayAware?: boolean | undefined;
 }
 
+/** Opens an engine on a file. Throws CflowError UNSUPPORTED where it cannot run here. */
 export type EngineFactory = (source: ByteSource, file: ModelFile, options: EngineOptions) => Promise<Engine>;
 
 /** @throws CflowError INTERRUPTED once the signal is aborted */

@@ -21,8 +21,10 @@ export const ENGINES = {
   native: openNativeEngine,
   reference: openReferenceEngine,
 } as const satisfies Record<string, EngineFactory>;
+/** One of `ENGINES`. */
 export type EngineName = keyof typeof ENGINES;
 
+/** How a model is opened: by which engine, and its options. */
 export interface OpenModelOptions extends Omit<EngineOptions, 'transfers'> {
   /** Absent = native where it can open the source, else reference (`Model.fallback` says why). */
   readonly engine?: EngineName | undefined;
@@ -30,6 +32,7 @@ export interface OpenModelOptions extends Omit<EngineOptions, 'transfers'> {
   readonly transfers?: TransferMode | undefined;
 }
 
+/** What a model is put together from. */
 export interface ModelParts {
   readonly config: ModelConfig;
   readonly engine: Engine;
@@ -124,6 +127,7 @@ export class Model {
     await this.#parts.onClose?.();
   }
 
+  /** As `close`. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }

@@ -7,6 +7,7 @@ import type { NativeProgram } from './program.js';
 /** Same place from src/native and from dist/native. */
 const ADDON_PATH = fileURLToPath(new URL('../../build/native/cflow.node', import.meta.url));
 
+/** Instruction sets of the kernels. */
 export interface NativeIsa {
   /** The best of `available`. */
   readonly selected: string;
@@ -28,6 +29,7 @@ export interface TileConstants {
   >;
 }
 
+/** Options of the native engine, all of them decided. */
 export interface NativeEngineOptions {
   readonly weights: 'mapped' | 'resident';
   readonly arithmetic: 'f32' | 'q8';
@@ -51,6 +53,7 @@ export interface ProfileEntry {
   readonly bytes: number;
 }
 
+/** Figures of the native engine over all sessions; bytes. */
 export interface NativeEngineStats {
   readonly weightBytes: number;
   readonly scratchBytes: number;
@@ -70,12 +73,17 @@ export interface SessionHandle {
   run(ids: Int32Array, logits: Float32Array, all: boolean): Promise<void>;
   /** Makes a job that waits or runs end with INTERRUPTED; one that has ended is not affected, nor is the next. */
   cancel(): void;
+  /** Bytes of the caches so far. */
   cacheBytes(): number;
+  /** Cancels what runs and frees the caches. */
   close(): Promise<void>;
 }
 
+/** A program with its weights, in native code. Methods throw as those of SessionHandle. */
 export interface EngineHandle {
+  /** A new sequence. */
   createSession(): SessionHandle;
+  /** Figures so far. */
   stats(): NativeEngineStats;
   /** Cancels what runs and frees everything, sessions included. */
   close(): Promise<void>;
@@ -107,6 +115,7 @@ export interface CacheSimulation extends MatvecCase {
   readonly prefetcher: boolean;
 }
 
+/** Reads of a data cache, simulated or counted. */
 export interface CacheCounts {
   readonly reads: number;
   /** Lines that reads did not find in the first cache; in neither. */
@@ -117,12 +126,14 @@ export interface CacheCounts {
 /** The matrix, the vector, and the arrays of the kernel. */
 export type SimulatedCounts = Readonly<Record<'weights' | 'vectors' | 'locals', CacheCounts>>;
 
+/** Runs of one layout of a matrix. */
 export interface TimedArm {
   readonly seconds: readonly number[];
   /** Read misses of the first data cache of each run; empty where the CPU does not count them. */
   readonly misses: readonly number[];
 }
 
+/** Both layouts of a matrix, timed in turns. */
 export interface MatvecTiming {
   readonly tiled: TimedArm;
   readonly rowMajor: TimedArm;
@@ -132,6 +143,7 @@ export interface MatvecTiming {
   readonly problem: string;
 }
 
+/** How to measure a disk. */
 export interface DiskMeasurement {
   /** Bytes of one read; a multiple of 4,096. */
   readonly block: number;
@@ -144,6 +156,7 @@ export interface DiskMeasurement {
   readonly mode: 'auto' | 'buffered';
 }
 
+/** What reading from a disk gave. */
 export interface DiskBandwidth {
   readonly bytes: number;
   readonly seconds: number;
@@ -153,18 +166,23 @@ export interface DiskBandwidth {
   readonly reason: string;
 }
 
+/** Regions of a file, read one after another. */
 export interface RegionsRead extends DiskBandwidth {
   /** XOR of the words of 8 bytes of each region. */
   readonly folded: bigint;
 }
 
+/** How regions are read. */
 export interface RegionsOptions extends Pick<DiskMeasurement, 'block' | 'depth' | 'mode'> {
   /** Whether a second thread goes ahead through what has come, by prefetches into the first cache. */
   readonly prefetch: boolean;
 }
 
+/** What the compiled addon exports. */
 export interface Addon {
+  /** Which instruction sets there are. */
   isa(): NativeIsa;
+  /** The tile as the kernels have it. */
   constants(): TileConstants;
   /** Bytes that can still be allocated: what the system and the cgroup limits leave; 2^64 where nothing says. */
   availableMemory(): number;

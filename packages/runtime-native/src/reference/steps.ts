@@ -24,8 +24,10 @@ export interface StepState {
 }
 
 type StepOf<Op extends StepOp> = Extract<PlanStep, { op: Op }>;
+/** Executes one kind of step. */
 export type StepFunction<Op extends StepOp> = (step: StepOf<Op>, state: StepState) => void | Promise<void>;
 
+/** The definition of every step. */
 export const STEP_FUNCTIONS: { readonly [Op in StepOp]: StepFunction<Op> } = {
   async embed({ weight, scale, out }, state) {
     const row = await state.weights.row(weight, state.token);
