@@ -41,6 +41,7 @@ void test_reads() {
       check(shift == 0 || memory.data[shift - 1] == kUntouched, arm.name + "nothing before a read");
       check(memory.data[shift + length] == kUntouched, arm.name + "nothing behind a read");
     }
+    check(queue->stats().direct == stats.direct, arm.name + "ragged reads do not end direct ones");
     check(read_now(*queue, {}) == 0, arm.name + "nothing at all");
     check(read_now(*queue, std::vector{read_of(5, 0, memory.data)}) == 0, arm.name + "a read of nothing");
   }
@@ -171,91 +172,116 @@ void test_refusals() {
   }
 }
 
-/// A queue whose first block takes a millisecond and more, and a transfer of that block: what comes next is queued.
+/// A queue whose one block under way takes a millisecond and more: what comes next is queued.
 struct Busy {
-  explicit Busy(const Arm& arm, int fd) {
+  Busy(const Arm& arm, int fd) {
     IoOptions options = arm.options;
     options.depth = 1;
     options.faults.delay = 1000;
     queue = IoQueue::open(fd, options);
-    queue->submit(first, std::vector{read_of(0, 4096, memory.data)}, IoPriority::spill);
-    // Begun, not queued: one block is under way at a time.
+    submit(first, 0, 1, 0, IoPriority::spill);
+    // Begun, not queued.
     while (queue->stats().busy_seconds == 0) std::this_thread::yield();
   }
-  void submit(Transfer& transfer, uint64_t page, uint64_t pages, IoPriority priority) {
-    queue->submit(transfer, std::vector{read_of(page * 4096, pages * 4096, memory.data + page * 4096)}, priority);
+  /// Pages of the file into pages of the memory.
+  void submit(Transfer& transfer, uint64_t page, uint64_t pages, uint64_t into, IoPriority priority) {
+    const IoRequest request = read_of(page * 4096, pages * 4096, memory.data + into * 4096);
+    queue->submit(transfer, {&request, 1}, priority);
+  }
+  /// Whether pages of the file are in pages of the memory.
+  bool has(uint64_t page, uint64_t pages, uint64_t in) const {
+    return right(memory.data + in * 4096, page * 4096, pages * 4096);
   }
   Memory memory{1 << 16};
-  Transfer first;
+  Transfer first, one, other, third;
   std::unique_ptr<IoQueue> queue;
 };
+
+/// A busy queue to which `body` was done while its first block was under way, however slow this thread was.
+template <typename Body>
+std::unique_ptr<Busy> busy_with(const Arm& arm, int fd, Body body) {
+  for (;;) {
+    auto busy = std::make_unique<Busy>(arm, fd);
+    body(*busy);
+    if (busy->first.pending()) return busy;
+  }
+}
+
+// Order shows in memory that two transfers read into, one block at a time: who came last is there.
 
 void test_order() {
   const File file(1 << 16);
   for (const Arm& arm : arms(4096, 1)) {
-    Busy busy(arm, file.fd);
-    Transfer spill, ahead, needed;
-    busy.submit(spill, 1, 2, IoPriority::spill);
-    busy.submit(ahead, 3, 2, IoPriority::ahead);
-    busy.submit(needed, 5, 2, IoPriority::needed);
-    IoQueue::wait(needed);
-    check(ahead.pending() && spill.pending(), arm.name + "what is needed comes first");
-    IoQueue::wait(ahead);
-    check(spill.pending(), arm.name + "what is read ahead comes second");
-    IoQueue::wait(spill);
-    check(right(busy.memory.data, 0, 7 * 4096), arm.name + "bytes in order of priority");
+    const auto busy = busy_with(arm, file.fd, [](Busy& b) {
+      b.submit(b.third, 1, 2, 1, IoPriority::spill);
+      b.submit(b.other, 3, 4, 1, IoPriority::ahead);
+      b.submit(b.one, 7, 4, 3, IoPriority::needed);
+    });
+    for (const Transfer* transfer : {&busy->one, &busy->other, &busy->third}) IoQueue::wait(*transfer);
+    check(busy->has(9, 2, 5), arm.name + "bytes of what is needed");
+    check(busy->has(5, 2, 3), arm.name + "what is needed comes before what is read ahead");
+    check(busy->has(1, 2, 1), arm.name + "what is read ahead comes before the rest");
   }
 }
 
 void test_promotion() {
   const File file(1 << 16);
   for (const Arm& arm : arms(4096, 1)) {
-    Busy busy(arm, file.fd);
-    Transfer one, other;
-    busy.submit(one, 1, 3, IoPriority::ahead);
-    busy.submit(other, 4, 3, IoPriority::ahead);
-    busy.queue->promote(other, IoPriority::needed);
-    // Less urgent than it is: nothing changes.
-    busy.queue->promote(other, IoPriority::spill);
-    IoQueue::wait(other);
-    check(one.pending(), arm.name + "what is promoted comes first");
-    IoQueue::wait(one);
-    check(right(busy.memory.data, 0, 7 * 4096), arm.name + "bytes after a promotion");
+    const auto busy = busy_with(arm, file.fd, [](Busy& b) {
+      b.submit(b.one, 1, 3, 1, IoPriority::ahead);
+      b.submit(b.other, 4, 3, 1, IoPriority::spill);
+      b.queue->promote(b.other, IoPriority::needed);
+      // Less urgent than it is: nothing changes.
+      b.queue->promote(b.other, IoPriority::ahead);
+    });
+    IoQueue::wait(busy->one);
+    IoQueue::wait(busy->other);
+    check(busy->has(1, 3, 1), arm.name + "what is promoted comes first");
   }
 }
 
 void test_withdrawal() {
   const File file(1 << 16);
   for (const Arm& arm : arms(4096, 1)) {
-    Busy busy(arm, file.fd);
-    Transfer kept, taken;
-    busy.submit(taken, 1, 3, IoPriority::ahead);
-    busy.submit(kept, 4, 2, IoPriority::ahead);
-    busy.submit(taken, 6, 1, IoPriority::needed);
-    check(busy.queue->withdraw(taken), arm.name + "something is taken back");
-    check(!taken.pending() && taken.failure() == ECANCELED, arm.name + "nothing is left of it");
-    check(!busy.queue->withdraw(taken), arm.name + "nothing more is taken back");
-    check(!busy.queue->withdraw(busy.first), arm.name + "what is under way goes on");
-    IoQueue::wait(kept);
-    IoQueue::wait(busy.first);
-    check(busy.queue->stats().blocks == 3, arm.name + "what was taken back was not read");
-    check(busy.memory.data[4096] == kUntouched && right(busy.memory.data + 4 * 4096, 4 * 4096, 2 * 4096),
-          arm.name + "bytes beside what was taken back");
+    bool some = false, more = true, begun = true;
+    const auto busy = busy_with(arm, file.fd, [&](Busy& b) {
+      b.submit(b.one, 1, 3, 1, IoPriority::ahead);
+      b.submit(b.other, 4, 2, 4, IoPriority::ahead);
+      b.submit(b.one, 6, 1, 6, IoPriority::needed);
+      some = b.queue->withdraw(b.one);
+      more = b.queue->withdraw(b.one);
+      begun = b.queue->withdraw(b.first);
+    });
+    check(some, arm.name + "something is taken back");
+    check(!busy->one.pending() && busy->one.failure() == ECANCELED, arm.name + "nothing is left of it");
+    check(!more, arm.name + "nothing more is taken back");
+    check(!begun, arm.name + "what is under way goes on");
+    IoQueue::wait(busy->other);
+    IoQueue::wait(busy->first);
+    check(busy->first.failure() == 0 && busy->has(0, 1, 0), arm.name + "bytes of what was under way");
+    check(busy->queue->stats().blocks == 3, arm.name + "what was taken back was not read");
+    check(busy->memory.data[4096] == kUntouched && busy->has(4, 2, 4), arm.name + "bytes beside what was taken back");
+    // The transfer serves again.
+    busy->one.reset();
+    busy->submit(busy->one, 8, 1, 8, IoPriority::needed);
+    IoQueue::wait(busy->one);
+    check(busy->one.failure() == 0 && busy->has(8, 1, 8), arm.name + "a transfer that is used again");
   }
 }
 
 void test_closing() {
   const File file(1 << 16);
   for (const Arm& arm : arms(4096, 1)) {
-    Busy busy(arm, file.fd);
-    Transfer queued;
-    busy.submit(queued, 1, 8, IoPriority::needed);
-    std::thread waiter([&] { IoQueue::wait(queued); });
-    busy.queue.reset();
+    // So much that a slow thread closes before all is read.
+    const auto busy = busy_with(arm, file.fd, [](Busy& b) {
+      for (int i = 0; i < 500; i++) b.submit(b.one, 1, 1, 1, IoPriority::needed);
+    });
+    std::thread waiter([&] { IoQueue::wait(busy->one); });
+    busy->queue.reset();
     waiter.join();
-    check(!busy.first.pending() && busy.first.failure() == 0, arm.name + "closing waits for what is under way");
-    check(right(busy.memory.data, 0, 4096), arm.name + "bytes of what was under way");
-    check(queued.failure() == ECANCELED, arm.name + "closing drops what is queued");
+    check(!busy->first.pending() && busy->first.failure() == 0, arm.name + "closing waits for what is under way");
+    check(busy->has(0, 1, 0), arm.name + "bytes of what was under way");
+    check(busy->one.failure() == ECANCELED, arm.name + "closing drops what is queued");
   }
 }
 
