@@ -1,16 +1,21 @@
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { loadAddon, type NativeStats } from '@cflow/runtime-native';
+import { loadAddon, Model, type NativeStats } from '@cflow/runtime-native';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { captured } from '../../runtime-native/test/helpers.js';
 import { main } from '../src/cli.js';
-import { benchDecode, type DecodeBenchOptions, type DecodeReport } from '../src/decode/decode-bench.js';
+import {
+  benchDecode,
+  type DecodeBenchOptions,
+  type DecodeReport,
+  type DecodeRow,
+} from '../src/decode/decode-bench.js';
 import { promptIds } from '../src/decode/decode-job.js';
 import { profileSince } from '../src/decode/run-cflow.js';
 import { loadPeer, PEER_VERSION } from '../src/decode/run-llama.js';
 import { parseVariants } from '../src/decode/variants.js';
-import { spread, spreadOf } from '../src/harness/statistics.js';
+import { spread } from '../src/harness/statistics.js';
 import { synthesizeModel } from '../src/synth/synth-model.js';
 
 let dir: string;
@@ -65,6 +70,21 @@ describe('a measurement', () => {
     }
   });
 
+  it('decodes behind a context too, and keeps what is most likely after each position checked', async () => {
+    const report = await bench({ runs: 1, context: 6, checked: 7 });
+    const [{ runs, contextDecodeTokensPerSecond: behind }] = report.rows as [DecodeRow];
+    expect(behind).toEqual(spread([3 / runs[0]!.contextDecodeSeconds!]));
+    await using model = await Model.open(file, { engine: 'reference' });
+    const session = model.createSession();
+    const expected: number[] = [];
+    for (const id of promptIds(7, 523, 5)) {
+      await session.decode(id);
+      const logits = [...session.logits()];
+      expected.push(logits.indexOf(Math.max(...logits)));
+    }
+    expect(runs[0]!.chosen).toEqual(expected);
+  });
+
   it('fails as the run fails, without a stack', async () => {
     const damaged = join(dir, 'damaged.cflow');
     const bytes = await readFile(file);
@@ -76,6 +96,7 @@ describe('a measurement', () => {
 
   it.each([
     [{ prefill: 300 }, 'LIMIT_EXCEEDED', '300 tokens do not fit the context of 256'],
+    [{ context: 250 }, 'LIMIT_EXCEEDED', '253 tokens do not fit the context of 256'],
     [{ gguf: 'no-such.gguf' }, 'NOT_READABLE', 'no-such.gguf: cannot open: ENOENT'],
     [{ file: 'no-such.cflow' }, 'NOT_READABLE', 'no-such.cflow: cannot open: ENOENT'],
   ])('refuses %j before anything is measured', async (change, code, message) => {
@@ -161,12 +182,6 @@ it('prompts stay inside the vocabulary and repeat', () => {
     expect(promptIds(1000, vocabSize)).toEqual(ids);
   }
   expect(new Set(promptIds(512, 50_304)).size).toBe(512);
-});
-
-it('a spread is the median and the extremes, in any order', () => {
-  expect(spread([3, 1, 10])).toEqual({ median: 3, min: 1, max: 10 });
-  expect(spreadOf([undefined, 4, 2])).toEqual({ median: 3, min: 2, max: 4 });
-  expect(spreadOf([undefined])).toBeUndefined();
 });
 
 describe('the command', () => {

@@ -115,7 +115,8 @@ export function fitLengths({ tokens, prefill, warmup, context, checked }: Length
   };
 }
 
-function against(report: DecodeReport): Pick<PeerComparison, 'ratios' | 'agreement'> {
+/** @param report of two subjects: ours, then theirs */
+export function against(report: DecodeReport): Pick<PeerComparison, 'ratios' | 'agreement'> {
   const [ours, theirs] = report.rows;
   const ratios = FIGURES.flatMap(({ name, better, of }) => {
     const rounds = ours!.runs.map((run, i) => {

@@ -1,0 +1,97 @@
+import { describe, expect, it } from 'vitest';
+import { prefillMeasured } from '../src/decode/cli-prefill.js';
+import type { DecodeReport, DecodeRow } from '../src/decode/decode-bench.js';
+import type { DecodeRun } from '../src/decode/decode-job.js';
+import { decodeMetrics } from '../src/decode/decode-metrics.js';
+import { peersMeasured } from '../src/peers/cli-peers.js';
+import { against, benchPeers } from '../src/peers/peers-bench.js';
+import { score } from '../src/scorecard/scorecard.js';
+
+const run = (change: Partial<DecodeRun>): DecodeRun => ({
+  openSeconds: 1,
+  firstTokenSeconds: 0.1,
+  prefillSeconds: 2,
+  decodeSeconds: 1,
+  contextDecodeSeconds: 4,
+  tokenSeconds: [],
+  peakBytes: 100e6,
+  backend: 'x',
+  chosen: [1, 2, 3, 4],
+  ...change,
+});
+const row = (subject: string, ...runs: DecodeRun[]) =>
+  ({ subject, backend: `of ${subject}`, threads: 2, runs }) as unknown as DecodeRow;
+const report = (...rows: DecodeRow[]) =>
+  ({ model: 'olmoe', tokens: 32, prefill: 512, rows }) as unknown as DecodeReport;
+
+const ours = row('cflow', run({}), run({ decodeSeconds: 2, openSeconds: 0.5, bytesPerToken: 5e6 }));
+const theirs = row(
+  'llama.cpp',
+  run({ decodeSeconds: 2, prefillSeconds: 8, peakBytes: 200e6, chosen: [1, 2, 9, 4] }),
+  run({ decodeSeconds: 3, openSeconds: 2 }),
+);
+
+describe('against llama.cpp', () => {
+  it('ratios are of each round, and above 1 where ours is better, in time and in speed', () => {
+    const { ratios, agreement } = against(report(ours, theirs));
+    expect(ratios).toEqual({
+      decode: [2, 1.5],
+      'decode in context': [1, 1],
+      prefill: [4, 1],
+      open: [1, 4],
+      'first token': [1, 1],
+      'peak memory': [2, 1],
+    });
+    expect(agreement).toBe(0.75);
+  });
+
+  it('no agreement where nothing was checked', () => {
+    const [a, b] = [row('a', run({ chosen: [] })), row('b', run({ chosen: [] }))];
+    expect(against(report(a, b)).agreement).toBeUndefined();
+  });
+
+  it('gives the scorecard its figures by name', () => {
+    const both = report(ours, theirs);
+    const measured = peersMeasured([{ model: 'olmoe', report: both, ...against(both) }]);
+    const found = score({ peers: { measured } }).find(({ row: { claim } }) => claim.endsWith('olmoe'))!;
+    expect(found).toMatchObject({
+      status: 'proven',
+      ours: 'decode 1.75 × (1.00 × behind the context), prefill 2.50 ×',
+      why: 'the same weights, the same token at 75.0 % of positions; goal 1.5 × and 3 ×: missed',
+    });
+    expect(measured.tables![0]!.rows[0]).toEqual([
+      'decode',
+      '24.0 (16.0–32.0) tok/s',
+      '13.3 (10.7–16.0) tok/s',
+      '1.75 (1.50–2.00) ×',
+    ]);
+  });
+
+  it('begins nothing without the peer', async () => {
+    const nothing = { tokens: 1, prefill: 1, warmup: 1, context: 0, checked: 0, threads: 1, runs: 1 };
+    // Where it is installed there is nothing to do either.
+    const done = benchPeers({ ...nothing, models: [] });
+    await done.then(
+      (comparisons) => expect(comparisons).toEqual([]),
+      (error) => expect(error).toMatchObject({ code: 'UNSUPPORTED' }),
+    );
+  });
+});
+
+it('runs become metrics, and what a subject has not is left out', () => {
+  const metrics = new Map(decodeMetrics(report(ours), 'm ').map((entry) => [entry.name, entry.runs]));
+  expect(metrics.get('m cflow: decode')).toEqual([32, 16]);
+  expect(metrics.get('m cflow: prefill')).toEqual([256, 256]);
+  expect(metrics.get('m cflow: peak memory')).toEqual([100, 100]);
+  expect(metrics.get('m cflow: weights a token')).toEqual([5]);
+  expect(metrics.has('m cflow: barriers a token')).toBe(false);
+});
+
+it('prompts of several lengths are metrics of their own', () => {
+  const short = { ...report(ours), prefill: 32 };
+  const { metrics } = prefillMeasured([short, report(ours)]);
+  expect(metrics.map(({ name, runs }) => [name, runs])).toEqual([
+    ['cflow: prompt of 32', [16, 16]],
+    ['cflow: prompt of 512', [256, 256]],
+  ]);
+});
