@@ -145,6 +145,34 @@ function peerRow(model: string): ScoreRow {
   };
 }
 
+/** The report's own criteria for what it leaves open. */
+const OPEN = { smallLayers: 50, r2: 0.7 };
+
+const HYPOTHESES: readonly ScoreRow[] = [
+  {
+    claim: 'A layer adds little to the residual: it could begin early',
+    where: 'report §6.3, approach A',
+    theirs: 'open: holds if over half of the layers add less than 0.05 of their input',
+    needs: ['residual'],
+    judge(figures) {
+      const ratio = figures.one('residual', /layer's part over its input, median of layers$/);
+      const small = figures.one('residual', /: layers below [\d.]+$/).median;
+      const ours = `${significant(small)} % of the layers; median ${significant(ratio.median)} (${rangeText(ratio.runs)})`;
+      return decided(small > OPEN.smallLayers, ours);
+    },
+  },
+  {
+    claim: 'Routers tell what their experts give',
+    where: 'report §6.3, approach B',
+    theirs: 'open: holds if R² is above 0.7',
+    needs: ['residual'],
+    judge(figures) {
+      const r2 = figures.one('residual', /: R² of the router's predictor$/);
+      return decided(r2.median > OPEN.r2, `R² ${significant(r2.median)} (${rangeText(r2.runs)} by layer)`);
+    },
+  },
+];
+
 const PIPO: readonly ScoreRow[] = [
   {
     claim: 'Larger blocks read faster',
@@ -172,5 +200,6 @@ const PIPO: readonly ScoreRow[] = [
 export const ROWS: readonly ScoreRow[] = [
   ...CLAIMS,
   ...['dense-1.1b', 'olmoe', 'mixtral'].map(peerRow),
+  ...HYPOTHESES,
   ...PIPO,
 ];
