@@ -51,7 +51,8 @@ describe.each(FOLDERS)('@cflow/%s as packed', (folder) => {
     const sources = (await filesOf(join(home, 'src'))).map((path) =>
       path.slice(home.length + '/src/'.length),
     );
-    const outputs = sources.flatMap((path) =>
+    const modules = sources.filter((path) => path.endsWith('.ts'));
+    const outputs = modules.flatMap((path) =>
       ['.js', '.d.ts'].map((end) => `dist/${path.replace(/\.ts$/, end)}`),
     );
     const native = existsSync(join(home, 'native')) ? await filesOf(join(home, 'native')) : [];

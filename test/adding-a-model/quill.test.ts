@@ -3,7 +3,7 @@ import { Model } from '@cflow/runtime-native';
 import { expect, it } from 'vitest';
 import { decoder } from '../../packages/convert/src/families/decoder.js';
 import { FAMILIES, placeTensors, readModelConfig } from '../../packages/convert/src/families/index.js';
-import { directory, safetensors } from '../../packages/convert/test/sources-fixture.js';
+import { directory, safetensors, type TestTensor } from '../../packages/convert/test/sources-fixture.js';
 import { quill } from './quill.js';
 
 const SIZES = { vocab_size: 7, hidden_size: 8, intermediate_size: 5, num_hidden_layers: 1 };
@@ -14,9 +14,9 @@ it('computes what the definition of the family says', async () => {
   const { family, config } = readModelConfig(CONFIG, { name: 'tiny', file: 'config.json' });
   const places = placeTensors(config, family);
   expect(places.get('layers.0.attn.q_proj.weight')?.name).toBe('decoder.blocks.0.mixer.query.weight');
-  const tensors = [...places.values()].map(({ name, shape }, seed) => {
+  const tensors = [...places.values()].map(({ name, shape }, seed): [string, TestTensor] => {
     const values = Array.from({ length: shape.reduce((a, b) => a * b) }, (_, i) => Math.sin(seed + 1.7 * i));
-    return [name, { shape: [...shape], values }] as const;
+    return [name, { shape: [...shape], values }];
   });
   const weights = safetensors(Object.fromEntries(tensors));
   const source = await directory({ 'config.json': CONFIG, 'model.safetensors': weights });
@@ -26,7 +26,7 @@ it('computes what the definition of the family says', async () => {
   await model.createSession().prefill([3], { onLogits: (_, values) => logits.push([...values]) });
 
   const weight = (name: string) =>
-    tensors.find(([stored]) => `.${stored}`.endsWith(`.${name}.weight`))![1].values;
+    tensors.find(([stored]) => `.${stored}`.endsWith(`.${name}.weight`))![1].values!;
   const plus = (a: number[], b: number[]) => a.map((value, i) => value + b[i]!);
   const dot = (a: number[], b: number[]) => a.reduce((sum, value, i) => sum + value * b[i]!, 0);
   const times = (rows: number[], x: number[]) =>
