@@ -9,7 +9,13 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { resultSchema } from '../src/harness/result.js';
 import { measureQuick } from '../src/storage/command.js';
 import { regionsInOrder } from '../src/storage/regions.js';
-import { allPasses, benchStorage, passName, storageMeasured } from '../src/storage/storage-bench.js';
+import {
+  allPasses,
+  benchStorage,
+  passName,
+  repeated,
+  storageMeasured,
+} from '../src/storage/storage-bench.js';
 import { modelOf } from '../src/synth/geometry.js';
 import { synthesizeModel } from '../src/synth/synth-model.js';
 
@@ -109,6 +115,13 @@ describe('orders', () => {
   });
 });
 
+it('repeats passes over a small model, an odd number of times', () => {
+  const pairs = Float64Array.of(0, 100, 4096, 50);
+  expect([...repeated(pairs, 150)]).toEqual([0, 100, 4096, 50]);
+  expect(repeated(pairs, 151)).toHaveLength(3 * 4);
+  expect(repeated(pairs, 600)).toHaveLength(5 * 4);
+});
+
 it('compares one thing at a time', async () => {
   const report = await benchStorage({
     model: path,
@@ -116,6 +129,7 @@ it('compares one thing at a time', async () => {
     block: 262_144,
     depth: 2,
     runs: 2,
+    bytes: 1,
     blocks: [16_384, 2 ** 30],
     milliseconds: 10,
   });

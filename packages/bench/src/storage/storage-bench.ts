@@ -16,8 +16,10 @@ export interface StorageOptions {
   /** Bytes of a read, and reads under way at once, of the passes. */
   readonly block: number;
   readonly depth: number;
-  /** Passes of each kind, in turns. */
+  /** Of each kind of pass, in turns. */
   readonly runs: number;
+  /** Bytes of a run at least: passes over a small model are repeated. */
+  readonly bytes: number;
   /** Sizes of the sweep. */
   readonly blocks: readonly number[];
   /** Of one measurement of the sweep. */
@@ -119,25 +121,36 @@ export function allPasses(containers: readonly Container[]): Pass[] {
 }
 
 async function readAll(addon: Addon, files: readonly Opened[], options: StorageOptions): Promise<PassRow[]> {
-  const passes = allPasses(files.map(({ container }) => container));
+  const { block, depth, runs, bytes } = options;
+  const passes = allPasses(files.map(({ container }) => container)).map((pass) => {
+    const { fd, regions } = files.find(({ container }) => container === pass.container)!;
+    return { ...pass, fd, once: regions[pass.order], regions: repeated(regions[pass.order], bytes) };
+  });
   const reads = passes.map((): RegionsRead[] => []);
-  for (let run = 0; run < options.runs; run++) {
-    for (const [i, { container, order, mode, prefetch }] of passes.entries()) {
-      options.onStep?.(`run ${run + 1} of ${options.runs}: ${mode}, ${order} order, .${container}`);
-      const { fd, regions } = files.find((file) => file.container === container)!;
-      const { block, depth } = options;
-      reads[i]!.push(
-        await addon.readRegions(fd, regions[order], { block, depth, mode: MODES[mode], prefetch }),
-      );
+  for (let run = 0; run < runs; run++) {
+    for (const [i, { fd, regions, container, order, mode, prefetch }] of passes.entries()) {
+      options.onStep?.(`run ${run + 1} of ${runs}: ${mode}, ${order} order, .${container}`);
+      reads[i]!.push(await addon.readRegions(fd, regions, { block, depth, mode: MODES[mode], prefetch }));
     }
   }
   requireSame(passes, reads);
-  return passes.map((pass, i) => ({
-    ...pass,
-    bytes: reads[i]![0]!.bytes,
-    speeds: reads[i]!.map(({ bytes, seconds }) => bytes / seconds / 1e9),
-    reason: pass.mode === 'direct' && !reads[i]![0]!.direct ? reads[i]![0]!.reason : '',
+  return passes.map(({ container, order, mode, prefetch, once }, i) => ({
+    container,
+    order,
+    mode,
+    prefetch,
+    bytes: lengthOf(once),
+    speeds: reads[i]!.map((read) => read.bytes / read.seconds / 1e9),
+    reason: mode === 'direct' && !reads[i]![0]!.direct ? reads[i]![0]!.reason : '',
   }));
+}
+
+const lengthOf = (pairs: Float64Array) => pairs.reduce((sum, value, i) => sum + (i % 2 ? value : 0), 0);
+
+/** So often that it is at least so many bytes; an odd number of times, as an even one folds to nothing. */
+export function repeated(pairs: Float64Array, bytes: number): Float64Array {
+  const times = Math.max(1, Math.ceil(bytes / lengthOf(pairs))) | 1;
+  return Float64Array.from({ length: times * pairs.length }, (_, i) => pairs[i % pairs.length]!);
 }
 
 /** Containers differ in where the bytes lie, not in what they are. */

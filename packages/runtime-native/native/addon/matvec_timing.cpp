@@ -128,6 +128,24 @@ Block activations(const MatvecCase& at, const Kernels& kernels) {
   return row;
 }
 
+/// A copy of the vector at another place within a page for each run: stores to one place hold up loads from another
+/// that lies a multiple of 4 KiB away, which is nothing that a layout can help.
+class MovingVector {
+ public:
+  explicit MovingVector(const Block& x) : x_(x), copies_(x.size() + kPage, "the vector") {}
+  const void* at(int run) {
+    uint8_t* copy = copies_.data() + static_cast<size_t>(run) * kStep % kPage;
+    std::memcpy(copy, x_.data(), x_.size());
+    return copy;
+  }
+
+ private:
+  static constexpr size_t kPage = 4096;
+  static constexpr size_t kStep = 13 * kCacheLine;
+  const Block& x_;
+  Block copies_;
+};
+
 void run(Layout& layout, MatvecFn kernel, const void* x, MissCounter& counter, TimedArm* arm) {
   counter.start();
   const auto start = std::chrono::steady_clock::now();
@@ -149,11 +167,13 @@ MatvecTiming time_matvec(const MatvecCase& row_major, const Kernels& kernels, in
   Layout a(tiled), b(row_major);
   fill(a, b);
   const Block x = activations(row_major, kernels);
+  MovingVector moving(x);
   MissCounter counter;
   MatvecTiming timing;
   for (int i = 0; i <= runs; i++) {
-    run(a, kernel, x.data(), counter, i ? &timing.tiled : nullptr);
-    run(b, kernel, x.data(), counter, i ? &timing.row_major : nullptr);
+    const void* at = moving.at(i);
+    run(a, kernel, at, counter, i ? &timing.tiled : nullptr);
+    run(b, kernel, at, counter, i ? &timing.row_major : nullptr);
   }
   timing.same = std::memcmp(a.out.data(), b.out.data(), sizeof(float) * a.out.size()) == 0;
   timing.problem = counter.problem();
