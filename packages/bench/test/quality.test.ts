@@ -7,6 +7,7 @@ import { promisify } from 'node:util';
 import { convert } from '@cflow/convert';
 import { Model } from '@cflow/runtime-native';
 import { afterEach, beforeEach, expect, it } from 'vitest';
+import { klDivergence } from '../src/quality/divergence.js';
 import { benchQuality } from '../src/quality/quality-bench.js';
 
 const SOURCE = fileURLToPath(new URL('../../../models/stories-arch2_4', import.meta.url));
@@ -58,7 +59,20 @@ it('scores f32 as the reference engine does, and every other row against it', as
   expect(Math.abs(q8!.cost)).toBeLessThan(0.01);
   expect(q8!.fileBytes).toBeLessThan(exact.fileBytes / 3);
   expect(report!.fileBytes).toBeLessThan(q8!.fileBytes);
+  expect(exact.divergence).toEqual({ kl: expect.closeTo(0, 12), sameToken: 1 });
+  expect(q8!.divergence.kl).toBeGreaterThan(0);
+  expect(report!.divergence.kl).toBeGreaterThan(10 * q8!.divergence.kl);
+  expect(q8!.divergence.sameToken).toBeGreaterThan(0.9);
   expect(searched!.nats).not.toBe(report!.nats);
+});
+
+it('the divergence of two distributions, by hand', () => {
+  // p = (3/4, 1/4), q = (1/4, 3/4): ¾ ln 3 − ¼ ln 3. Logits may be shifted.
+  const [p, q] = [Float32Array.of(Math.log(3) + 5, 5), Float32Array.of(0, Math.log(3))];
+  expect(klDivergence(p, q)).toBeCloseTo(Math.log(3) / 2, 6);
+  expect(klDivergence(p, p)).toBe(0);
+  // Of what cannot be, nothing; large logits are no infinity.
+  expect(klDivergence(Float32Array.of(1000, 0), Float32Array.of(1000, 1000))).toBeCloseTo(Math.log(2), 6);
 });
 
 it('the command prints a row for each way to store the weights', async () => {

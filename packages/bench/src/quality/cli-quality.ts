@@ -38,20 +38,24 @@ export async function runQuality(
 
 function qualityMeasured({ rows }: QualityReport): Measured {
   return {
-    metrics: rows.map(({ weights, perplexity }) =>
+    metrics: rows.flatMap(({ weights, perplexity, divergence: { kl, sameToken } }) => [
       metric(`${weights}: perplexity`, '', 'lower', [perplexity]),
-    ),
+      metric(`${weights}: KL from f32`, 'nats', 'lower', [kl]),
+      metric(`${weights}: same token as f32`, '%', 'higher', [100 * sameToken]),
+    ]),
   };
 }
 
 function describeQuality({ model, arithmetic, stories, predictedTokens, rows }: QualityReport): string {
-  const cells = rows.map(({ fileBytes, nats, perplexity, cost }) => [
+  const cells = rows.map(({ fileBytes, nats, perplexity, divergence: { kl, sameToken }, cost }) => [
     mega(fileBytes),
     nats.toFixed(4),
     perplexity.toFixed(3),
+    kl.toFixed(5),
+    `${(100 * sameToken).toFixed(1)} %`,
     `${cost < 0 ? '' : '+'}${(100 * cost).toFixed(2)} %`,
   ]);
-  const numbers = table([['MB', 'nats/token', 'perplexity', 'cost'], ...cells]);
+  const numbers = table([['MB', 'nats/token', 'perplexity', 'KL from f32', 'same token', 'cost'], ...cells]);
   const names = ['weights', ...rows.map(({ weights }) => weights)];
   const width = Math.max(...names.map((name) => name.length));
   return [

@@ -4,7 +4,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { convert } from '@cflow/convert';
 import type { Dtype } from '@cflow/format';
-import { Model, type NativeEngineOptions, perplexity } from '@cflow/runtime-native';
+import { Model, type NativeEngineOptions, perplexity, splitStories } from '@cflow/runtime-native';
+import { type Divergence, divergence } from './divergence.js';
 
 export interface QualityOptions {
   /** Checkpoint with a tokenizer. */
@@ -26,6 +27,8 @@ export interface QualityRow {
   readonly perplexity: number;
   /** Perplexity over that of the first row, less one. */
   readonly cost: number;
+  /** From the first row; 0 and 1 there. */
+  readonly divergence: Divergence;
 }
 
 export interface QualityReport {
@@ -50,14 +53,17 @@ export async function benchQuality(options: QualityOptions): Promise<QualityRepo
   const directory = await mkdtemp(join(tmpdir(), 'cflow-quality-'));
   try {
     const scores: (Score & { weights: string })[] = [];
+    const exactFile = join(directory, '0.cflow');
+    await convert({ source: options.source, output: exactFile, ...WEIGHTS.f32 });
+    await using exactModel = await openScored(exactFile, options);
     for (const [weights, stored] of Object.entries(WEIGHTS)) {
       const output = join(directory, `${scores.length}.cflow`);
-      await convert({ source: options.source, output, ...stored });
-      scores.push({ weights, ...(await score(output, texts, options)) });
+      if (output !== exactFile) await convert({ source: options.source, output, ...stored });
+      scores.push({ weights, ...(await score(exactModel, output, texts, options)) });
     }
     const { model, stories, predictedTokens, perplexity: exact } = scores[0]!;
-    const rows = scores.map(({ weights, fileBytes, nats, perplexity }) => {
-      return { weights, fileBytes, nats, perplexity, cost: perplexity / exact - 1 };
+    const rows = scores.map(({ weights, fileBytes, nats, perplexity, divergence }) => {
+      return { weights, fileBytes, nats, perplexity, divergence, cost: perplexity / exact - 1 };
     });
     return { model, arithmetic: options.arithmetic, stories, predictedTokens, rows };
   } finally {
@@ -67,9 +73,21 @@ export async function benchQuality(options: QualityOptions): Promise<QualityRepo
 
 type Score = Awaited<ReturnType<typeof score>>;
 
-async function score(file: string, texts: string, { stories, arithmetic, threads }: QualityOptions) {
-  await using model = await Model.open(file, { arithmetic, threads });
+const openScored = (file: string, { arithmetic, threads }: QualityOptions) =>
+  Model.open(file, { arithmetic, threads });
+
+async function score(exact: Model, file: string, texts: string, options: QualityOptions) {
+  const { stories } = options;
+  await using model = await openScored(file, options);
   const tokens = model.config.contextLength;
   const result = await perplexity(model, texts, { stories, tokens });
-  return { model: model.config.name, fileBytes: (await stat(file)).size, ...result };
+  const ids = splitStories(texts)
+    .slice(0, stories)
+    .map((story) => model.tokenizer!.encode(story).slice(0, tokens));
+  return {
+    model: model.config.name,
+    fileBytes: (await stat(file)).size,
+    divergence: await divergence(exact, model, ids),
+    ...result,
+  };
 }
