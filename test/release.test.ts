@@ -1,7 +1,7 @@
 /** What people install: the packed packages themselves, and their commands in an empty folder outside the repository. */
 import { execFile } from 'node:child_process';
 import { existsSync } from 'node:fs';
-import { mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
+import { copyFile, mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -189,6 +189,25 @@ describe.each(['with a compiler', 'without'])('installed in an empty folder, %s'
     expect(story.stderr).toBe(compiles ? '' : fallback);
     const synth = ['synth', 'b.cflow', '--format', 'cflow', '--layers', '1', '--geometry', 'llama-tiny'];
     expect((await command('cflow-bench', ...synth)).stdout).toContain('b.cflow: ');
+  });
+
+  it('runs what the README of each library shows', async () => {
+    await symlink(join(ROOT, 'models/stories-arch2_4'), join(folder, 'checkpoint'));
+    await copyFile(join(folder, 'a.cflow'), join(folder, 'stories.cflow'));
+    const printed: Record<string, string> = {};
+    // The converter's first: it makes the model that others read.
+    for (const name of ['convert', 'format', 'inspect', 'runtime-native']) {
+      const readme = await readFile(join(folder, 'node_modules/@cflow', name, 'README.md'), 'utf8');
+      await writeFile(join(folder, 'example.mjs'), /```js\n(.*?)```/s.exec(readme)![1]!);
+      const { stdout } = await execute(process.execPath, ['example.mjs'], { cwd: folder, env });
+      printed[name] = stdout;
+    }
+    expect(printed).toEqual({
+      convert: '',
+      format: 'stories-arch2_4 6 145\n',
+      inspect: expect.stringContaining('parameters: 4202112'),
+      'runtime-native': expect.stringMatching(/^, .{100}/s),
+    });
   });
 });
 
