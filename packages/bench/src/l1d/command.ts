@@ -1,5 +1,5 @@
 /** `cflow-bench l1d`. */
-import type { CommandModule } from 'yargs';
+import type { ArgumentsCamelCase, Argv, CommandModule } from 'yargs';
 import { type Builder, count, print } from '../harness/cli-common.js';
 import { progress } from '../harness/progress.js';
 import type { Measured } from '../harness/result.js';
@@ -27,16 +27,16 @@ function options(y: Builder) {
     .option('cachegrind', { type: 'string', describe: 'check by valgrind with this locality-test' });
 }
 
-type Args = Awaited<ReturnType<ReturnType<typeof options>['parse']>>;
+type Options = ReturnType<typeof options> extends Argv<infer Given> ? Given : never;
 
-export const command: CommandModule<object, Args> = {
+export const command: CommandModule<object, Options> = {
   command: 'l1d',
   describe: 'misses and time of tiled and of row-major weights',
-  builder: options as never,
+  builder: options,
   handler: run,
 };
 
-async function run(args: Args): Promise<void> {
+async function run(args: ArgumentsCamelCase<Options>): Promise<void> {
   const line = progress(args.json === true);
   const report = await benchL1d({
     isa: args.isa,

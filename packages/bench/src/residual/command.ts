@@ -1,6 +1,6 @@
 /** `cflow-bench residual`. */
 import { tmpdir } from 'node:os';
-import type { CommandModule } from 'yargs';
+import type { ArgumentsCamelCase, Argv, CommandModule } from 'yargs';
 import { type Builder, count, print } from '../harness/cli-common.js';
 import { progress } from '../harness/progress.js';
 import type { MeasureContext } from '../harness/quick.js';
@@ -24,16 +24,16 @@ function options(y: Builder) {
     .option('seed', { type: 'number', default: 1, describe: 'of what the model says' });
 }
 
-type Args = Awaited<ReturnType<ReturnType<typeof options>['parse']>>;
+type Options = ReturnType<typeof options> extends Argv<infer Given> ? Given : never;
 
-export const command: CommandModule<object, Args> = {
+export const command: CommandModule<object, Options> = {
   command: 'residual <model>',
   describe: 'what layers add to the residual: could they begin early?',
-  builder: options as never,
+  builder: options,
   handler: run,
 };
 
-async function run(args: Args): Promise<void> {
+async function run(args: ArgumentsCamelCase<Options>): Promise<void> {
   const line = progress(args.json === true);
   const report = await benchResidual({
     model: args.model,

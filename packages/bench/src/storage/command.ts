@@ -1,6 +1,6 @@
 /** `cflow-bench storage`. */
 import { tmpdir } from 'node:os';
-import type { CommandModule } from 'yargs';
+import type { ArgumentsCamelCase, Argv, CommandModule } from 'yargs';
 import { type Builder, count, print } from '../harness/cli-common.js';
 import { progress } from '../harness/progress.js';
 import type { MeasureContext } from '../harness/quick.js';
@@ -25,21 +25,21 @@ function options(y: Builder) {
     .option('milliseconds', { type: 'number', default: 500, describe: 'of each block size' });
 }
 
-type Args = Awaited<ReturnType<ReturnType<typeof options>['parse']>>;
+type Options = ReturnType<typeof options> extends Argv<infer Given> ? Given : never;
 
 const MOST_KIB = 2 ** 20;
 
-export const command: CommandModule<object, Args> = {
+export const command: CommandModule<object, Options> = {
   command: 'storage <model>',
   describe: 'reads of a model from the disk: direct, buffered, prefetched, in both containers',
-  builder: options as never,
+  builder: options,
   handler: run,
 };
 
 /** @throws CflowError USAGE unless it is a multiple of 4 KiB */
 const bytesOf = (field: string, kib: number) => 4 * KIB * count(`${field} / 4`, kib / 4, MOST_KIB / 4);
 
-async function run(args: Args): Promise<void> {
+async function run(args: ArgumentsCamelCase<Options>): Promise<void> {
   const line = progress(args.json === true);
   const report = await benchStorage({
     model: args.model,
