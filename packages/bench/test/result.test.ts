@@ -1,7 +1,8 @@
 import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+import { warnIfBusy } from '../src/harness/busy.js';
 import { describeMachine } from '../src/harness/machine.js';
 import { machineSchema } from '../src/harness/machine-schema.js';
 import { progress } from '../src/harness/progress.js';
@@ -114,6 +115,23 @@ describe('a saved result', () => {
     expect(machine.commit ?? 'abcdef123456').toMatch(/^[0-9a-f]{12,40}(-dirty)?$/);
     // What was measured with is gone.
     expect(await readdir(dir)).toEqual([]);
+  });
+});
+
+describe('a busy machine', () => {
+  const said = async (load: number, terminal = true) => {
+    const spy = vi
+      .spyOn(process.stderr, 'write')
+      .mockImplementation(((_: string, done: () => void) => done()) as never);
+    await warnIfBusy(load, terminal);
+    const texts = spy.mock.calls.map(([text]) => String(text));
+    spy.mockRestore();
+    return texts;
+  };
+  it('is said on a terminal, a quiet one not', async () => {
+    expect(await said(0)).toEqual([]);
+    expect(await said(999, false)).toEqual([]);
+    expect(await said(999)).toEqual([expect.stringMatching(/^the load is 999\.0 on \d+ cores: .*\n$/)]);
   });
 });
 

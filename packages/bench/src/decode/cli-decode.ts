@@ -1,6 +1,7 @@
 /** `cflow-bench decode`. */
 import { cpus } from 'node:os';
 import { ENGINES, type EngineName, type ProfileEntry } from '@cflow/runtime-native';
+import { warnIfBusy } from '../harness/busy.js';
 import { type Builder, count, mega, print, table } from '../harness/cli-common.js';
 import { progress } from '../harness/progress.js';
 import { save } from '../harness/save.js';
@@ -38,6 +39,7 @@ export async function runDecode(
 ): Promise<void> {
   const { model, gguf, engine, profile } = args;
   const base = { ...(engine ? { engine } : {}), ...(profile ? { profile } : {}) };
+  await warnIfBusy();
   const line = progress(args.json === true);
   const report = await benchDecode({
     file: model,

@@ -1,4 +1,5 @@
 /** `cflow-bench prefill`: the decode bench with prompts of several lengths. */
+import { warnIfBusy } from '../harness/busy.js';
 import { type Builder, count, print } from '../harness/cli-common.js';
 import { progress } from '../harness/progress.js';
 import { type Measured, type Metric, metric } from '../harness/result.js';
@@ -19,6 +20,7 @@ export function prefillOptions(y: Builder) {
 type PrefillArgs = Awaited<ReturnType<ReturnType<typeof prefillOptions>['parse']>>;
 
 export async function runPrefill(args: PrefillArgs & { json?: unknown }): Promise<void> {
+  await warnIfBusy();
   const line = progress(args.json === true);
   const reports: DecodeReport[] = [];
   try {

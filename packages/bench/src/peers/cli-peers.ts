@@ -1,6 +1,7 @@
 /** `cflow-bench peers`. */
 import { threadBudget } from '@cflow/runtime-native';
 import { decodeMetrics } from '../decode/decode-metrics.js';
+import { warnIfBusy } from '../harness/busy.js';
 import { type Builder, count, print } from '../harness/cli-common.js';
 import { progress } from '../harness/progress.js';
 import { type Measured, metric, type Table } from '../harness/result.js';
@@ -35,6 +36,7 @@ export function peersOptions(y: Builder) {
 export async function runPeers(
   args: Awaited<ReturnType<ReturnType<typeof peersOptions>['parse']>> & { json?: unknown },
 ): Promise<void> {
+  await warnIfBusy();
   const line = progress(args.json === true);
   const comparisons = await benchPeers({
     models: args.models?.length ? args.models : PEER_MODELS,

@@ -7,6 +7,7 @@ import { fileURLToPath } from 'node:url';
 import { convert } from '@cflow/convert';
 import { CflowError } from '@cflow/format';
 import { threadBudget } from '@cflow/runtime-native';
+import { warnIfBusy } from '../harness/busy.js';
 import { type Builder, print } from '../harness/cli-common.js';
 import { type Progress, progress } from '../harness/progress.js';
 import type { MeasureContext } from '../harness/quick.js';
@@ -39,6 +40,7 @@ export function scorecardOptions(y: Builder) {
 type ScorecardArgs = Awaited<ReturnType<ReturnType<typeof scorecardOptions>['parse']>>;
 
 export async function runScorecard(args: ScorecardArgs & { json?: unknown }): Promise<void> {
+  await warnIfBusy();
   const line = progress(args.json === true);
   const directory = await mkdtemp(join(tmpdir(), 'cflow-scorecard-'));
   try {
