@@ -194,6 +194,32 @@ export function emitExperts(
   return out;
 }
 
+/**
+ * What the router of `layer` would choose if its input were the residual of the layer before, `mid`: the prediction of
+ * report §3.9.2, from the router itself instead of the routing before it.
+ */
+export function emitPrediction(b: PlanBuilder, layer: number, mid: string): void {
+  const { experts } = b.config.layers[layer] ?? {};
+  if (!b.predicts || !experts || b.config.expertDelay > 0) return;
+  const { count, topK, normalizeTopK: normalize } = experts;
+  const router = (name: string) => ref(streamName.router(layer), `layers.${layer}.${name}`);
+  const norm = experts.routerNorm
+    ? router('router_norm.weight')
+    : experts.ownNorms
+      ? router('experts_norm.weight')
+      : normsInput(b.config.layers[layer]!)
+        ? ref(ffnHolder(b, layer), `layers.${layer}.ffn_norm.weight`)
+        : undefined;
+  const input = norm ? b.buffer('predictionInput') : mid;
+  if (norm) emitNorm(b, mid, norm, input);
+  const logits = b.buffer('predictionLogits', count);
+  const routing = b.buffer('predictedRouting', 2 * topK);
+  b.emit({ op: 'matvec', input, weights: [router('router.weight')], outs: [logits] });
+  // Scales of logits or weights do not change which are the largest.
+  const phase = b.emit({ op: 'route', logits, topK, normalize, out: routing });
+  b.predictions.push({ layer, routing, phase });
+}
+
 /** Final norm, LM head (or the tied embedding) and soft-cap; returns the buffer of the logits, [vocabSize]. */
 export function emitHead(b: PlanBuilder, residual: string): string {
   const { vocabSize, tiedEmbeddings, finalLogitSoftcap } = b.config;

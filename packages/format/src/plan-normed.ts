@@ -6,6 +6,7 @@ import {
   emitFfn,
   emitFfnNorm,
   emitNorm,
+  emitPrediction,
   emitSum,
   ffnHolder,
   ref,
@@ -84,6 +85,7 @@ function emitBlock(b: PlanBuilder, layer: number, mid: string): string {
     outputs.push(out);
   }
   if (experts) outputs.push(emitNormedExperts(b, layer, experts, mid, input));
+  emitPrediction(b, layer + 1, mid);
   if (outputs.length === 1) return outputs[0]!;
   const both = b.buffer('block');
   emitSum(b, outputs, both);

@@ -54,6 +54,8 @@ export class PlanBuilder {
   readonly steps: Scheduled[] = [];
   /** First phase of each effective layer. */
   readonly slots: number[] = [];
+  /** Routings of later layers, made ahead; `phase` is the one that completes them. */
+  readonly predictions: { layer: number; routing: string; phase: number }[] = [];
   readonly residuals: { layer: number; buffer: string; phase: number }[] = [];
   private readonly written = new Map<string, number>();
   private readonly read = new Map<string, number>();
@@ -61,7 +63,11 @@ export class PlanBuilder {
   /** Deferrable steps whose output nothing has read yet, by the buffer of the output. */
   private readonly pending = new Map<string, Deferrable>();
 
-  constructor(readonly config: ModelConfig) {}
+  constructor(
+    readonly config: ModelConfig,
+    /** Whether the experts of the next layer are predicted. */
+    readonly predicts = false,
+  ) {}
 
   /** Declares a buffer of `length` f32. Layers of another geometry get another buffer, named with its length. */
   buffer(name: string, length: number = this.config.hiddenDim): string {

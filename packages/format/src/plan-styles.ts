@@ -7,6 +7,7 @@ import {
   emitExperts,
   emitFfn,
   emitFfnNorm,
+  emitPrediction,
   emitSum,
 } from './plan-layers.js';
 import { emitLayerInputs, emitNormedLayer } from './plan-normed.js';
@@ -80,6 +81,7 @@ function residualLayer(
     outputs.push(emitFfn(b, layer, ffn, activation(input, 'ffnIn')));
   }
   if (experts && routed) emitExperts(b, layer, experts, routed, queue);
+  emitPrediction(b, layer + 1, source);
   const injected = injectedAt(b, layer);
   outputs.push(...injected.map((from) => b.buffer(`expertOut.${from % (expertDelay + 1)}`)));
   const waitsForMid = readsMid && ((ffn && denseDelay === 0) || injected.includes(layer));

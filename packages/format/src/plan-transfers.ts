@@ -1,5 +1,4 @@
 /** `call` and `sync` steps: when the weights of a plan are fetched, by transfer mode. */
-import type { ModelConfig } from './config.js';
 import type { PlanBuilder, Scheduled } from './plan-phases.js';
 import type { StepBody, TransferMode, TransferTarget, WeightRef } from './plan-types.js';
 import { streamName } from './streams.js';
@@ -15,7 +14,7 @@ interface Request {
  * dense ℓ + δd (slot 0: dense 0 to δd) and router ℓ. Attention is fetched one layer ahead, dense δd layers ahead but
  * at least one, the router in its own layer. Slots never decrease along the list, so calls come out in this order.
  */
-function requests(config: ModelConfig): Request[] {
+function requests({ config, predicts }: PlanBuilder): Request[] {
   const { denseDelay, layers } = config;
   const perLayer = config.iterations ?? 1;
   const list: Request[] = [];
@@ -26,7 +25,8 @@ function requests(config: ModelConfig): Request[] {
     for (let dense = first; dense <= layer + denseDelay && dense < layers.length; dense++) {
       list.push({ stream: streamName.dense(dense), slot: denseDelay ? slot : slot - 1 });
     }
-    list.push({ stream: streamName.router(layer), slot });
+    // A prediction runs a layer ahead of the router that it asks.
+    list.push({ stream: streamName.router(layer), slot: predicts ? slot - 1 : slot });
   }
   const slot = layers.length * perLayer - 1;
   for (const stream of [streamName.finalNorm(), streamName.embedding(), streamName.lmHead()])
@@ -44,14 +44,14 @@ export function streamWeights(body: StepBody): readonly WeightRef[] {
 /** The transfer steps of a scheduled plan; every stream is called and synced once per token. */
 export function transferSteps(b: PlanBuilder, mode: TransferMode): Scheduled[] {
   if (mode === 'none') return [];
-  const overlap = mode === 'overlap';
+  const overlap = mode !== 'stall';
   const steps: Scheduled[] = [];
   const add = (target: TransferTarget, callPhase: number, trigger: string, syncPhase: number) => {
     steps.push({ phase: overlap ? callPhase : syncPhase, body: { op: 'call', target, trigger } });
     steps.push({ phase: syncPhase, body: { op: 'sync', target } });
   };
   const firstUse = firstUses(b);
-  for (const { stream, slot } of requests(b.config)) {
+  for (const { stream, slot } of requests(b)) {
     const use = firstUse.get(stream);
     if (use === undefined) continue;
     const phase = slot > 0 ? b.slots[slot]! : 0;
@@ -63,6 +63,10 @@ export function transferSteps(b: PlanBuilder, mode: TransferMode): Scheduled[] {
     if (body.op !== 'experts') continue;
     const target: TransferTarget = { kind: 'experts', layer: body.layer, routing: body.routing };
     add(target, routed.get(body.routing)! + 1, body.routing, phase);
+  }
+  for (const { layer, routing, phase } of b.predictions) {
+    const target: TransferTarget = { kind: 'experts', layer, routing, predicted: true };
+    steps.push({ phase: phase + 1, body: { op: 'call', target, trigger: routing } });
   }
   return steps;
 }

@@ -16,10 +16,10 @@ export interface WeightRef {
   readonly tensor: string;
 }
 
-/** What a transfer moves: a whole stream, or the experts of a layer that a routing chose. */
+/** What a transfer moves: a whole stream, or the experts of a layer that a routing chose or is predicted to choose. */
 export type TransferTarget =
   | { readonly kind: 'stream'; readonly stream: string }
-  | { readonly kind: 'experts'; readonly layer: number; readonly routing: string };
+  | { readonly kind: 'experts'; readonly layer: number; readonly routing: string; readonly predicted?: true };
 
 /** A step and the phase that it belongs to. */
 export type PlanStep = { readonly phase: number } & StepBody;
@@ -125,9 +125,14 @@ export interface CacheSpec {
   readonly window?: number;
 }
 
-/** Where transfers go. `none`: weights are in memory; `stall`: sync right after call; `overlap`: call as early as the delays allow. */
+/**
+ * Where transfers go. `none`: weights are in memory; `stall`: sync right after call; `overlap`: call as early as the
+ * delays allow; `predict`: the same, and experts without a delay are called a layer ahead, on what the next router says
+ * of the residual so far. A prediction moves bytes, never a result.
+ */
+export const TRANSFER_MODES = ['none', 'stall', 'overlap', 'predict'] as const;
 /** One of `TRANSFER_MODES`. */
-export type TransferMode = 'none' | 'stall' | 'overlap';
+export type TransferMode = (typeof TRANSFER_MODES)[number];
 
 /** What can be chosen of a plan that does not change its results. */
 export interface PlanOptions {

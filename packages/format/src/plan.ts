@@ -13,7 +13,7 @@ export { stepAccess } from './plan-phases.js';
  * but the `call` and `sync` steps (report §4.2 to §4.4).
  */
 export function buildPlan(config: ModelConfig, options: PlanOptions): ExecutionPlan {
-  const b = new PlanBuilder(config);
+  const b = new PlanBuilder(config, options.transfers === 'predict');
   const logits = emitHead(b, emitLayers(b));
   b.placeDeferrable();
   const steps = inOrder([...transferSteps(b, options.transfers), ...b.steps]);

@@ -17,11 +17,11 @@ export function profileText(stats: SessionStats): string {
 }
 
 function nativeLines(native: NativeStats): string[] {
-  const { isa, threads, threadsReason, weights, weightsReason, arithmetic, cache } = native;
+  const { isa, threads, threadsReason, weights, choice, arithmetic, cache } = native;
   const { barriersPerToken, profile } = native;
   return [
     `engine    native, ${isa}, ${threads} threads (${threadsReason}), ${arithmetic} activations, ${cache} cache`,
-    `weights   ${weights} (${weightsReason})`,
+    `weights   ${weights} (${choice.reason})`,
     `barriers  ${barriersPerToken} per token`,
     ...profileTable(profile, threads),
   ];

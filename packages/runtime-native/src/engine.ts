@@ -3,7 +3,13 @@
  * that executes plans. The reference interpreter is one engine; others take its place without a change above it.
  */
 import { type ByteSource, CflowError, type ModelFile, type TransferMode } from '@cflow/format';
-import type { NativeEngineOptions, NativeEngineStats } from './native/addon.js';
+import type {
+  NativeDirectOptions,
+  NativeEngineOptions,
+  NativeEngineStats,
+  NativeRouting,
+} from './native/addon.js';
+import type { TierChoice } from './tiers/choose.js';
 
 /** Figures that an engine keeps; bytes. */
 export interface EngineStats {
@@ -19,8 +25,8 @@ export interface EngineStats {
 export interface NativeStats
   extends Pick<NativeEngineOptions, 'isa' | 'threads' | 'weights' | 'arithmetic' | 'cache'>,
     Omit<NativeEngineStats, 'weightBytes'> {
-  /** Why weights are mapped or resident, for people. */
-  readonly weightsReason: string;
+  /** Where weights are and why, with what it should reach. */
+  readonly choice: TierChoice;
   /** Where the number of threads came from, for people. */
   readonly threadsReason: string;
 }
@@ -46,6 +52,8 @@ export interface EngineSession {
 /** What executes the plan of one model. */
 export interface Engine {
   readonly name: string;
+  /** What routings chose since the last call; empty unless the engine was opened to record them. */
+  takeRoutings?(): NativeRouting[];
   /** A new sequence, at position 0. */
   createSession(): EngineSession;
   /** Frees the weights. Sessions are closed before. */
@@ -54,15 +62,24 @@ export interface Engine {
 
 /** All but `transfers` concern the native engine only. */
 export interface EngineOptions {
-  /** Where the plan puts its transfers. */
-  readonly transfers: TransferMode;
+  /** Where the plan puts its transfers; absent = what suits, `none` for the reference engine. */
+  readonly transfers?: TransferMode | undefined;
   /** Threads that compute, 1 to 1024; absent = what affinity and cgroup quota allow. */
   readonly threads?: number | undefined;
   /**
    * `mapped`: in the page cache; opening is immediate. `resident`: read into huge pages first, which decodes faster.
-   * `auto`, the default: resident if the file is at most half of the memory available.
+   * `direct`: as much in memory as the budget allows, the rest fetched from disk while the model runs. `auto`, the
+   * default: resident if weights, caches and vectors fit the budget, else direct.
    */
   readonly weights?: 'auto' | NativeEngineOptions['weights'] | undefined;
+  /** Bytes that the process may use; absent = most of what the system and its cgroup have left. */
+  readonly memory?: number | undefined;
+  /** Positions whose keys and values the budget keeps room for; absent = 2,048, or the context if that is shorter. */
+  readonly context?: number | undefined;
+  /** Overrides what is chosen for weights that are fetched. */
+  readonly direct?: Partial<Omit<NativeDirectOptions, 'readAhead'>> | undefined;
+  /** Keep which experts the routings choose. */
+  readonly recordRoutings?: boolean | undefined;
   /** `q8`: int8 activations in front of quantized tiles, the default there; `f32`: exact. */
   readonly arithmetic?: NativeEngineOptions['arithmetic'] | undefined;
   /** Storage of keys and values; absent = f16 with q8 arithmetic, else f32. */

@@ -1,12 +1,5 @@
 import { crc32 } from 'node:zlib';
-import {
-  type ByteSource,
-  CflowError,
-  type Metadata,
-  type ModelConfig,
-  openModel,
-  type TransferMode,
-} from '@cflow/format';
+import { type ByteSource, CflowError, type Metadata, type ModelConfig, openModel } from '@cflow/format';
 import { type FileSource, openFileSource } from '@cflow/format/node';
 import { type Check, check, checkOptions, choice } from './checks.js';
 import type { Engine, EngineFactory, EngineOptions } from './engine.js';
@@ -25,11 +18,9 @@ export const ENGINES = {
 export type EngineName = keyof typeof ENGINES;
 
 /** How a model is opened: by which engine, and its options. */
-export interface OpenModelOptions extends Omit<EngineOptions, 'transfers'> {
+export interface OpenModelOptions extends EngineOptions {
   /** Absent = native where it can open the source, else reference (`Model.fallback` says why). */
   readonly engine?: EngineName | undefined;
-  /** Where the plan puts its transfers; `none` loads each stream when it is first used. */
-  readonly transfers?: TransferMode | undefined;
 }
 
 /** What a model is put together from. */
@@ -148,17 +139,12 @@ async function openFrom(
   onClose: () => Promise<void>,
 ): Promise<Model> {
   const file = await openModel(source, { crc32 });
-  const { transfers = 'none' } = options;
-  const fallback = options.engine ? undefined : cannotBeNative(source, transfers);
+  const fallback = options.engine ? undefined : nativeProblem(source);
   const name = options.engine ?? (fallback === undefined ? 'native' : 'reference');
-  const engine = await ENGINES[name](source, file, { ...options, transfers });
+  const engine = await ENGINES[name](source, file, options);
   // It has mapped or read the file.
   if (name === 'native') await onClose();
   const { config, metadata } = file;
   const tokenizer = metadata.tokenizer && new TextTokenizer(metadata.tokenizer);
   return new Model({ config, engine, metadata, tokenizer, fallback, onClose });
-}
-
-function cannotBeNative(source: ByteSource, transfers: TransferMode): string | undefined {
-  return transfers === 'none' ? nativeProblem(source) : `transfers: ${transfers}`;
 }

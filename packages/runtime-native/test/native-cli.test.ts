@@ -59,14 +59,15 @@ describe('cflow-run', () => {
     const documents = [native, exact, reference].map(({ out }) => JSON.parse(out));
     expect(documents.map(({ engine }) => engine.name)).toEqual(['native', 'native', 'reference']);
     expect(documents[0].stats.native).toMatchObject({ arithmetic: 'q8', cache: 'f16', weights: 'resident' });
-    expect(documents[0].stats.native.weightsReason).toMatch(
-      /^0\.\d\d MB are at most half of [\d.]+ [GM]B available$/,
-    );
+    expect(documents[0].stats.native.choice).toMatchObject({
+      reason: expect.stringMatching(/^W \+ C \+ M = [\d.]+ MB fit [\d.]+ [GM]B: everything in memory$/),
+      budgetReason: expect.stringMatching(/^80 % of [\d.]+ [GM]B available$/),
+    });
     expect(documents[1].stats.native).toMatchObject({
       arithmetic: 'f32',
       cache: 'f32',
       weights: 'resident',
-      weightsReason: 'as asked',
+      choice: { weights: 'resident', reason: 'as asked' },
       threads: 1,
       threadsReason: 'as asked',
     });

@@ -16,7 +16,6 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { makeConfig, makeTensors } from '../../format/test/support.js';
 import { Model, type OpenModelOptions } from '../src/model.js';
 import { type Addon, addonProblem, loadAddon } from '../src/native/addon.js';
-import { chooseWeights } from '../src/native/options.js';
 import {
   argmax,
   canonicalNames,
@@ -209,18 +208,7 @@ describe('batches and rings', () => {
     }
   });
 
-  it('weights are resident where the file is at most half of the memory available, unless told otherwise', async () => {
-    const choose = (fileBytes: number, availableBytes: number) =>
-      chooseWeights({ fileBytes, availableBytes }, 'auto');
-    expect(choose(1e9, 2e9)).toEqual({
-      weights: 'resident',
-      weightsReason: '1.00 GB are at most half of 2.00 GB available',
-    });
-    expect(choose(1e9 + 1, 2e9)).toMatchObject({ weights: 'mapped' });
-    // Where nothing says what is available, what the machine has is the bound.
-    expect(choose(totalmem(), 2 ** 64)).toMatchObject({ weights: 'mapped' });
-    const asked = chooseWeights({ fileBytes: 9e9, availableBytes: 1 }, 'resident');
-    expect(asked).toEqual({ weights: 'resident', weightsReason: 'as asked' });
+  it('weights are resident where everything fits, unless told otherwise', async () => {
     const path = await golden('arch5');
     const used = async (options?: OpenModelOptions) =>
       (await open(path, options)).createSession().stats().native!.weights;

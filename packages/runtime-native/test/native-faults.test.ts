@@ -23,6 +23,7 @@ const OPTIONS: NativeEngineOptions = {
   maxBatch: 8,
   isa: '',
   profile: false,
+  recordRoutings: false,
 };
 
 let directory: string;
@@ -147,8 +148,11 @@ describe('programs that contradict themselves', () => {
 
   it.each<[string, (program: NativeProgram) => object]>([
     ['a buffer that is not there', (p) => ({ steps: withStep(p, 1, { ...p.steps[1]!, out: 999 }) })],
-    ['a step that is not there', (p) => ({ stages: [...p.stages, { parallel: [9999], serial: [] }] })],
-    ['a step twice', (p) => ({ stages: [...p.stages, { parallel: [0], serial: [] }] })],
+    [
+      'a step that is not there',
+      (p) => ({ stages: [...p.stages, { parallel: [9999], serial: [], transfers: [] }] }),
+    ],
+    ['a step twice', (p) => ({ stages: [...p.stages, { parallel: [0], serial: [], transfers: [] }] })],
     ['a step in no stage', (p) => ({ stages: p.stages.slice(0, -1) })],
     ['an unknown step', (p) => ({ steps: withStep(p, 0, { op: 'dance' }) })],
     ['no steps', () => ({ steps: undefined })],
@@ -190,7 +194,7 @@ async function lowered(path = small) {
   const source = await openFileSource(path);
   const file = await openModel(source);
   const options = { arithmetic: 'f32', delayAware: true } as const;
-  const program = lowerPlan(buildPlan(file.config, { transfers: 'none' }), file, options);
+  const { program } = lowerPlan(buildPlan(file.config, { transfers: 'none' }), file, options);
   return { fd: source.fd!, size: source.size, program, close: () => source.close() };
 }
 

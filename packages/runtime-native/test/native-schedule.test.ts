@@ -42,7 +42,8 @@ function lower(
   dtype: Dtype = 'q4_0',
   plan: ExecutionPlan = planOf(config),
 ): NativeProgram {
-  return lowerPlan(plan, layoutOnly(config, dtype), { arithmetic: 'q8', delayAware: true, ...options });
+  return lowerPlan(plan, layoutOnly(config, dtype), { arithmetic: 'q8', delayAware: true, ...options })
+    .program;
 }
 
 const llama = (layers = 22) =>
@@ -79,9 +80,15 @@ function effects(step: NativeStep, int8: boolean): Effects {
     case 'gatedMatvec':
       return { reads: [tiled(step.input)], writes: [`${step.out}`] };
     case 'expertsUp':
-      return { reads: [tiled(step.input), `${step.routing}`], writes: [`${step.hidden}`] };
+      return {
+        reads: [tiled(step.input), `${step.routing}`, `experts ${step.bank}`],
+        writes: [`${step.hidden}`],
+      };
     case 'expertsDown':
-      return { reads: [tiled(step.hidden), `${step.routing}`], writes: [`${step.out}`] };
+      return {
+        reads: [tiled(step.hidden), `${step.routing}`, `experts ${step.bank}`],
+        writes: [`${step.out}`],
+      };
     case 'append':
       return { reads: [`${step.k}`, `${step.v}`, `cache ${step.cache}`], writes: [`cache ${step.cache}`] };
     case 'attend':
@@ -92,6 +99,15 @@ function effects(step: NativeStep, int8: boolean): Effects {
       return { reads: [`${step.logits}`], writes: [`${step.out}`] };
     case 'sum':
       return { reads: step.terms.map(String), writes: [`${step.out}`] };
+    case 'callExperts':
+      return { reads: [`${step.routing}`], writes: [`experts ${step.bank}`] };
+    case 'syncExperts':
+    case 'releaseExperts':
+      return { reads: [], writes: [`experts ${step.bank}`] };
+    case 'callStream':
+    case 'syncStream':
+    case 'releaseStream':
+      return { reads: [], writes: [] };
     case 'rope':
     case 'softcap':
       return { reads: [`${step.buffer}`], writes: [`${step.buffer}`] };
@@ -138,19 +154,23 @@ function replay(
   order: 'simultaneous' | 'forward' | 'backward',
 ) {
   const machine = new Machine(steps);
-  for (const { parallel, serial } of stages) {
+  for (const { parallel, serial, transfers } of stages) {
     const list = order === 'backward' ? [...parallel].reverse() : parallel;
     if (order === 'simultaneous') {
       for (const i of list) machine.look(i);
       for (const i of list) machine.write(i);
     } else for (const i of list) machine.run(i);
-    for (const i of serial) machine.run(i);
+    for (const i of [...serial, ...transfers]) machine.run(i);
   }
   return { saw: machine.saw, final: machine.final };
 }
 
 function expectSameMeaning(steps: readonly Effects[], stages: readonly Stage[]): void {
-  const scheduled = stages.flatMap(({ parallel, serial }) => [...parallel, ...serial]);
+  const scheduled = stages.flatMap(({ parallel, serial, transfers }) => [
+    ...parallel,
+    ...serial,
+    ...transfers,
+  ]);
   expect([...scheduled].sort((a, b) => a - b)).toEqual([...steps.keys()]);
   const machine = new Machine(steps);
   for (const i of steps.keys()) machine.run(i);
@@ -185,22 +205,26 @@ describe('schedule', () => {
     const step = fc.record({
       reads: fc.array(name, { maxLength: 3 }),
       writes: fc.uniqueArray(name, { minLength: 1, maxLength: 2 }),
-      parallel: fc.boolean(),
+      kind: fc.constantFrom('parallel', 'serial', 'transfers'),
+      late: fc.boolean(),
     });
     fc.assert(
       fc.property(fc.array(step, { maxLength: 40 }), fc.boolean(), (steps: SchedulableStep[], delayAware) => {
         const stages = schedule(steps, { delayAware });
         expectSameMeaning(steps, stages);
-        // Only the opening stage may be without parallel steps: serial ones never make others wait.
-        expect(stages.slice(1).every(({ parallel }) => parallel.length > 0)).toBe(true);
-        if (!delayAware) expect(stages.every(({ parallel }) => parallel.length <= 1)).toBe(true);
+        const early = !steps.some(({ late }) => late);
+        if (!delayAware && early) expect(stages.every(({ parallel }) => parallel.length <= 1)).toBe(true);
       }),
       { numRuns: 500 },
     );
   });
 
   it('puts independent parallel steps into one stage and dependent ones behind each other', () => {
-    const step = (parallel: boolean, reads: string[], writes: string[]) => ({ parallel, reads, writes });
+    const step = (parallel: boolean, reads: string[], writes: string[]): SchedulableStep => ({
+      kind: parallel ? 'parallel' : 'serial',
+      reads,
+      writes,
+    });
     const steps = [
       step(false, [], ['x']),
       step(true, ['x'], ['q']),
@@ -212,9 +236,9 @@ describe('schedule', () => {
       step(true, ['g'], ['x']),
     ];
     expect(schedule(steps, { delayAware: true })).toEqual([
-      { parallel: [], serial: [0] },
-      { parallel: [1, 2], serial: [3, 5] },
-      { parallel: [4, 6], serial: [] },
+      { parallel: [], serial: [0], transfers: [] },
+      { parallel: [1, 2], serial: [3, 5], transfers: [] },
+      { parallel: [4, 6], serial: [], transfers: [] },
     ]);
     expect(barrierCount(schedule(steps, { delayAware: true }))).toBe(2);
     expect(barrierCount(schedule(steps, { delayAware: false }))).toBe(4);
@@ -336,7 +360,7 @@ describe('lowering', () => {
   it.each(['cflow', 'vflow'] as const)('offsets of %s point at the tiles they name', async (container) => {
     const { bytes, config } = await goldenFile('arch2_4', { container, dtype: 'q4_0' });
     const file = await openModel(countingSource(bytes));
-    const { steps } = lowerPlan(planOf(config), file, { arithmetic: 'q8', delayAware: true });
+    const { steps } = lowerPlan(planOf(config), file, { arithmetic: 'q8', delayAware: true }).program;
     const view = new DataView(bytes.buffer, bytes.byteOffset);
     // Tile header (docs/format.md): layer u16, matrix u8, expert u8, row_offset u32.
     const header = (at: number) => [

@@ -99,10 +99,11 @@ export function native<T>(
       maxBatch: 64,
       isa: '',
       profile: false,
+      recordRoutings: false,
       delayAware: true,
       ...options,
     };
-    const program = lowerPlan(at.plan, at.file, { ...chosen, trace: at.points });
+    const { program } = lowerPlan(at.plan, at.file, { ...chosen, trace: at.points });
     const engine = await loadAddon()!.openEngine(at.source.fd!, at.source.size, program, chosen);
     const length = program.buffers[program.output]!;
     try {

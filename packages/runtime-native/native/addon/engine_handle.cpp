@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "handles.h"
 #include "program_reader.h"
@@ -34,26 +36,44 @@ uint8_t choice(const Napi::Object& options, const char* field, std::initializer_
   throw Error("INTERNAL", std::string("options.") + field + " is " + value);
 }
 
-unsigned whole(const Napi::Object& options, const char* field, unsigned most) {
+unsigned whole(const Napi::Object& options, const char* field, unsigned most, unsigned least = 1) {
   const double x = options.Get(field).ToNumber().DoubleValue();
-  if (!(x >= 1 && x <= most) || x != std::floor(x)) {
-    throw Error("USAGE", std::string(field) + " is not a whole number from 1 to " + std::to_string(most));
+  if (!(x >= least && x <= most) || x != std::floor(x)) {
+    throw Error("USAGE", std::string(field) + " is not a whole number from " + std::to_string(least) + " to " + std::to_string(most));
   }
   return static_cast<unsigned>(x);
 }
 
 constexpr unsigned kMaxThreads = 1024;
 constexpr unsigned kMaxBatch = 1u << 16;
+constexpr unsigned kMaxBlock = 1u << 30;
+constexpr unsigned kMaxDepth = 256;
+constexpr unsigned kMaxSlots = 1u << 30;
+
+DirectOptions read_direct(const Napi::Object& options) {
+  DirectOptions direct;
+  direct.io.backend = static_cast<IoBackend>(choice(options, "backend", {"auto", "uring", "threads"}));
+  direct.io.mode = static_cast<IoMode>(choice(options, "mode", {"auto", "buffered"}));
+  direct.io.block = whole(options, "block", kMaxBlock);
+  direct.io.depth = whole(options, "depth", kMaxDepth);
+  direct.expert_slots = whole(options, "expertSlots", kMaxSlots, 0);
+  direct.stream_slots = whole(options, "streamSlots", kMaxSlots, 0);
+  direct.half_life = options.Get("halfLife").ToNumber().DoubleValue();
+  direct.read_ahead = options.Get("readAhead").ToBoolean();
+  return direct;
+}
 
 EngineOptions read_options(const Napi::Object& options) {
   EngineOptions result;
-  result.weights = static_cast<WeightMode>(choice(options, "weights", {"mapped", "resident"}));
+  result.weights = static_cast<WeightMode>(choice(options, "weights", {"mapped", "resident", "direct"}));
   result.arithmetic = static_cast<Arithmetic>(choice(options, "arithmetic", {"f32", "q8"}));
   result.cache = static_cast<CacheType>(choice(options, "cache", {"f32", "f16"}));
   result.threads = whole(options, "threads", kMaxThreads);
   result.max_batch = whole(options, "maxBatch", kMaxBatch);
   result.kernels = kernels_named(options.Get("isa").ToString());
   result.profile = options.Get("profile").ToBoolean();
+  result.record_routings = options.Get("recordRoutings").ToBoolean();
+  if (result.weights == WeightMode::direct) result.direct = read_direct(options.Get("direct").ToObject());
   return result;
 }
 
@@ -114,6 +134,42 @@ Napi::Object profile_entry(Napi::Env env, const ProfileEntry& entry) {
   return object;
 }
 
+Napi::Object numbers(Napi::Env env, std::initializer_list<std::pair<const char*, double>> entries) {
+  auto object = Napi::Object::New(env);
+  for (const auto& [name, value] : entries) object.Set(name, value);
+  return object;
+}
+
+Napi::Object tier_stats(Napi::Env env, const TierStats& tiers) {
+  const auto n = [](auto value) { return static_cast<double>(value); };
+  const auto& [experts, stream_bytes, stall_seconds, io] = tiers;
+  Napi::Object object = numbers(env, {{"slots", n(experts.slots)},
+                                      {"slotBytes", n(experts.slot_bytes)},
+                                      {"streamBytes", n(stream_bytes)},
+                                      {"hits", n(experts.hits)},
+                                      {"predicted", n(experts.predicted)},
+                                      {"misses", n(experts.misses)},
+                                      {"ahead", n(experts.ahead)},
+                                      {"stallSeconds", stall_seconds},
+                                      {"bytesRead", n(io.bytes_read)},
+                                      {"blocks", n(io.blocks)},
+                                      {"busySeconds", io.busy_seconds}});
+  object.Set("direct", io.direct);
+  object.Set("uring", io.uring);
+  object.Set("reason", io.reason);
+  return object;
+}
+
+Napi::Object routing_object(Napi::Env env, const Routing& routing) {
+  Napi::Object object = numbers(env, {{"bank", static_cast<double>(routing.bank)},
+                                      {"position", static_cast<double>(routing.position)},
+                                      {"topK", static_cast<double>(routing.top_k)}});
+  auto experts = Napi::Uint16Array::New(env, routing.experts.size());
+  std::copy(routing.experts.begin(), routing.experts.end(), experts.Data());
+  object.Set("experts", experts);
+  return object;
+}
+
 }  // namespace
 
 Napi::Value open_engine(const Napi::CallbackInfo& info) {
@@ -132,7 +188,9 @@ Napi::Value open_engine(const Napi::CallbackInfo& info) {
 Napi::Function EngineHandle::define(Napi::Env env) {
   return DefineClass(env, "EngineHandle",
                      {InstanceMethod<&EngineHandle::create_session>("createSession"),
-                      InstanceMethod<&EngineHandle::stats>("stats"), InstanceMethod<&EngineHandle::close>("close")});
+                      InstanceMethod<&EngineHandle::stats>("stats"),
+                      InstanceMethod<&EngineHandle::take_routings>("takeRoutings"),
+                      InstanceMethod<&EngineHandle::close>("close")});
 }
 
 Napi::Object EngineHandle::wrap(Napi::Env env, std::shared_ptr<EngineCore> core) {
@@ -179,7 +237,18 @@ Napi::Value EngineHandle::stats(const Napi::CallbackInfo& info) {
     auto profile = Napi::Array::New(env, stats.profile.size());
     for (uint32_t i = 0; i < stats.profile.size(); i++) profile.Set(i, profile_entry(env, stats.profile[i]));
     object.Set("profile", profile);
+    object.Set("tiers", tier_stats(env, stats.tiers));
     return object;
+  });
+}
+
+Napi::Value EngineHandle::take_routings(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  return guarded(env, [&]() -> Napi::Value {
+    const auto routings = open_core(env).engine->take_routings();
+    auto list = Napi::Array::New(env, routings.size());
+    for (uint32_t i = 0; i < routings.size(); i++) list.Set(i, routing_object(env, routings[i]));
+    return list;
   });
 }
 

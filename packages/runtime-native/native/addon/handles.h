@@ -20,6 +20,7 @@ class EngineHandle : public Napi::ObjectWrap<EngineHandle> {
   EngineCore& open_core(Napi::Env env) const;
   Napi::Value create_session(const Napi::CallbackInfo& info);
   Napi::Value stats(const Napi::CallbackInfo& info);
+  Napi::Value take_routings(const Napi::CallbackInfo& info);
   Napi::Value close(const Napi::CallbackInfo& info);
   void forget_memory(Napi::Env env);
 

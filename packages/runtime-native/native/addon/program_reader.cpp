@@ -185,11 +185,23 @@ class StepReader {
             {"expertsDown", &StepReader::experts_down},
             {"sum", &StepReader::sum},
             {"softcap", &StepReader::softcap},
-            {"copy", &StepReader::copy}};
+            {"copy", &StepReader::copy},
+            {"callExperts", &StepReader::call_experts},
+            {"callStream", &StepReader::of_stream<step::CallStream>},
+            {"syncExperts", &StepReader::of_bank<step::SyncExperts>},
+            {"syncStream", &StepReader::of_stream<step::SyncStream>},
+            {"releaseExperts", &StepReader::of_bank<step::ReleaseExperts>},
+            {"releaseStream", &StepReader::of_stream<step::ReleaseStream>}};
   }
 
   BufferId buffer(const Node& node, const char* field) const { return node.index(field, program_.buffers.size()); }
   uint32_t cache(const Node& node) const { return node.index("cache", program_.caches.size()); }
+  uint32_t bank(const Node& node) const { return node.index("bank", program_.banks.size()); }
+  uint32_t stream(const Node& node) const { return node.index("stream", program_.streams.size()); }
+  /// -1 = in memory.
+  static uint32_t fetched(const Node& node, const char* field, size_t limit) {
+    return node.number(field) == -1 ? kInMemory : node.index(field, limit);
+  }
   static Activation activation(const Node& node) {
     return static_cast<Activation>(node.index("activation", kActivationCount));
   }
@@ -206,7 +218,7 @@ class StepReader {
   }
 
   Step matvec(const Node& n) const {
-    step::Matvec result{buffer(n, "input"), {}};
+    step::Matvec result{buffer(n, "input"), {}, fetched(n, "stream", program_.streams.size())};
     for (const Node& out : n.children("outs")) {
       result.outs.push_back({buffer(out, "out"), read_matrix(out, "matrix"), out.offset("bias", true)});
     }
@@ -217,7 +229,7 @@ class StepReader {
   Step gated_matvec(const Node& n) const {
     return step::GatedMatvec{buffer(n, "input"),         read_matrix(n, "gate"),   read_matrix(n, "up"),
                              n.offset("gateBias", true), n.offset("upBias", true), activation(n),
-                             buffer(n, "out")};
+                             buffer(n, "out"),           fetched(n, "stream", program_.streams.size())};
   }
 
   Step plain_matvec(const Node& n) const {
@@ -247,12 +259,14 @@ class StepReader {
   Step experts_up(const Node& n) const {
     return step::ExpertsUp{buffer(n, "input"), buffer(n, "routing"), n.count("topK", 1),
                            n.count("dim", 1),  activation(n),        buffer(n, "hidden"),
-                           experts(n),         read_matrix(n, "gate"), read_matrix(n, "up")};
+                           experts(n),         read_matrix(n, "gate"), read_matrix(n, "up"),
+                           fetched(n, "bank", program_.banks.size())};
   }
 
   Step experts_down(const Node& n) const {
     return step::ExpertsDown{buffer(n, "hidden"), buffer(n, "routing"), n.count("topK", 1), n.count("dim", 1),
-                             buffer(n, "out"),    experts(n),           read_matrix(n, "down")};
+                             buffer(n, "out"),    experts(n),           read_matrix(n, "down"),
+                             fetched(n, "bank", program_.banks.size())};
   }
 
   Step sum(const Node& n) const {
@@ -267,6 +281,18 @@ class StepReader {
   Step softcap(const Node& n) const { return step::Softcap{buffer(n, "buffer"), n.real("cap")}; }
 
   Step copy(const Node& n) const { return step::Copy{buffer(n, "input"), buffer(n, "out"), n.count("at")}; }
+
+  Step call_experts(const Node& n) const {
+    return step::CallExperts{bank(n), buffer(n, "routing"), n.count("topK", 1), n.flag("ahead")};
+  }
+  template <class OfBank>
+  Step of_bank(const Node& n) const {
+    return OfBank{bank(n)};
+  }
+  template <class OfStream>
+  Step of_stream(const Node& n) const {
+    return OfStream{stream(n)};
+  }
 
   static std::vector<uint64_t> experts(const Node& n) {
     auto offsets = n.offsets("experts");
@@ -287,12 +313,30 @@ void read_ropes(const Node& root, Program& program) {
   }
 }
 
+/// Pairs of offset and length.
+std::vector<FetchRegion> to_regions(const std::vector<uint64_t>& pairs, const std::string& where) {
+  if (pairs.size() % 2) refuse(where, "is not made of pairs");
+  std::vector<FetchRegion> regions;
+  for (size_t i = 0; i < pairs.size(); i += 2) regions.push_back({pairs[i], pairs[i + 1]});
+  return regions;
+}
+
+void read_tiers(const Node& root, Program& program) {
+  const Node tiers = root.child("tiers");
+  program.resident = to_regions(tiers.offsets("resident"), tiers.where("resident"));
+  program.streams = to_regions(tiers.offsets("streams"), tiers.where("streams"));
+  for (const Node& bank : tiers.children("banks")) {
+    program.banks.push_back(to_regions(bank.offsets("regions"), bank.where("regions")));
+  }
+}
+
 /// Every step stands in exactly one stage.
 void read_stages(const Node& root, Program& program) {
   std::vector<bool> seen(program.steps.size());
   for (const Node& node : root.children("stages")) {
-    Stage stage{node.indices("parallel", seen.size()), node.indices("serial", seen.size())};
-    for (const auto* list : {&stage.parallel, &stage.serial}) {
+    Stage stage{node.indices("parallel", seen.size()), node.indices("serial", seen.size()),
+                node.indices("transfers", seen.size())};
+    for (const auto* list : {&stage.parallel, &stage.serial, &stage.transfers}) {
       for (const uint32_t i : *list) {
         if (seen[i]) refuse(node.where(), "repeats step " + std::to_string(i));
         seen[i] = true;
@@ -316,6 +360,7 @@ Program read_program(Napi::Object object) {
     program.caches.push_back({cache.count("kvHeads", 1), cache.count("headDim", 1), cache.count("window")});
   }
   read_ropes(root, program);
+  read_tiers(root, program);
   const StepReader reader(program);
   const Napi::Array steps = root.array("steps");
   for (uint32_t i = 0; i < steps.Length(); i++) {

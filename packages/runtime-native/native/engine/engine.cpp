@@ -5,11 +5,12 @@
 #include <deque>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "executor.h"
 #include "kv_cache.h"
 #include "memory.h"
-#include "weights.h"
+#include "storage.h"
 
 namespace cflow {
 
@@ -49,8 +50,9 @@ class EngineImpl final : public Engine {
  public:
   EngineImpl(int fd, uint64_t size, Program program, const EngineOptions& options)
       : options_(options),
-        weights_(Weights::open(fd, size, options.weights, options.threads)),
-        executor_(std::move(program), *weights_, options),
+        storage_(fd, size, program, options),
+        executor_(std::move(program), storage_, options),
+        tiers_(storage_.stats()),
         leader_([this] { lead(); }) {}
 
   ~EngineImpl() override {
@@ -77,14 +79,20 @@ class EngineImpl final : public Engine {
 
   EngineStats stats() const override {
     EngineStats stats;
-    stats.weight_bytes = weights_->size();
-    stats.resident_bytes = weights_->resident_bytes();
+    stats.weight_bytes = storage_.weights().size();
+    stats.resident_bytes = storage_.weights().resident_bytes();
     stats.scratch_bytes = executor_.scratch_bytes();
     stats.barriers_per_token = executor_.barriers();
     stats.bytes_read = executor_.bytes_read();
     const std::lock_guard lock(mutex_);
     stats.profile = profile_;
+    stats.tiers = tiers_;
     return stats;
+  }
+
+  std::vector<Routing> take_routings() override {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(routings_, {});
   }
 
  private:
@@ -131,6 +139,8 @@ class EngineImpl final : public Engine {
   void release(const Entry& entry) {
     const std::lock_guard lock(mutex_);
     if (options_.profile) profile_ = executor_.profile();
+    tiers_ = storage_.stats();
+    for (Routing& routing : executor_.take_routings()) routings_.push_back(std::move(routing));
     if (running_ == entry.session.get()) running_ = nullptr;
   }
 
@@ -165,7 +175,7 @@ class EngineImpl final : public Engine {
   }
 
   const EngineOptions options_;
-  const std::unique_ptr<Weights> weights_;
+  Storage storage_;
   Executor executor_;
   mutable std::mutex mutex_;
   std::condition_variable wake_;
@@ -173,6 +183,9 @@ class EngineImpl final : public Engine {
   SessionState* running_ = nullptr;
   std::atomic<bool> closing_{false};
   std::vector<ProfileEntry> profile_;
+  /// As of the last job.
+  TierStats tiers_;
+  std::vector<Routing> routings_;
   /// Last: it uses everything above.
   std::thread leader_;
 };

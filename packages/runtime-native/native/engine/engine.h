@@ -7,14 +7,30 @@
 #include <string>
 #include <vector>
 
+#include "../io/io.h"
+#include "../tiers/expert_store.h"
 #include "error.h"
 #include "program.h"
 
 namespace cflow {
 
 /// Where weights live. mapped: the page cache, through mmap; opening is immediate. resident: read once into anonymous
-/// memory on huge pages.
-enum class WeightMode : uint8_t { mapped = 0, resident = 1 };
+/// memory on huge pages. direct: what the program says is resident, its streams and banks are fetched while it runs, and
+/// the rest is mapped.
+enum class WeightMode : uint8_t { mapped = 0, resident = 1, direct = 2 };
+
+/// Of WeightMode::direct.
+struct DirectOptions {
+  IoOptions io;
+  /// Experts that memory holds.
+  uint32_t expert_slots = 0;
+  /// Tokens after which half of an expert's frequency is forgotten.
+  double half_life = 64;
+  /// Streams that memory holds.
+  uint32_t stream_slots = 0;
+  /// Fetch streams before they are called.
+  bool read_ahead = true;
+};
 
 struct EngineOptions {
   WeightMode weights = WeightMode::mapped;
@@ -27,6 +43,9 @@ struct EngineOptions {
   const Kernels* kernels = nullptr;
   /// Collect time per kind of step.
   bool profile = false;
+  /// Keep what every CallExperts was called with.
+  bool record_routings = false;
+  DirectOptions direct;
 };
 
 /// Of one kind of step; filled when profiling.
@@ -37,6 +56,26 @@ struct ProfileEntry {
   double seconds = 0;
   /// Weight bytes read.
   uint64_t bytes = 0;
+};
+
+/// Of the disk tier.
+struct TierStats {
+  ExpertStats experts;
+  /// Slots for streams.
+  uint64_t stream_bytes = 0;
+  /// Time spent waiting for the disk, summed over threads.
+  double stall_seconds = 0;
+  IoStats io;
+};
+
+/// What a batch chose of a bank.
+struct Routing {
+  uint32_t bank;
+  /// Position of the first token.
+  uint64_t position;
+  /// [tokens, top_k].
+  uint32_t top_k;
+  std::vector<uint16_t> experts;
 };
 
 struct EngineStats {
@@ -50,6 +89,7 @@ struct EngineStats {
   /// Weight bytes read by the steps so far.
   uint64_t bytes_read = 0;
   std::vector<ProfileEntry> profile;
+  TierStats tiers;
 };
 
 class Engine;
@@ -88,6 +128,8 @@ class Engine {
   /// Queues a job; jobs run in order. Jobs of one session must not overlap (the caller sees to that).
   virtual void submit(std::shared_ptr<Session> session, Job job) = 0;
   virtual EngineStats stats() const = 0;
+  /// What was recorded since the last call.
+  virtual std::vector<Routing> take_routings() = 0;
 };
 
 }  // namespace cflow

@@ -23,6 +23,11 @@ void WorkShares::reset(uint32_t units) {
   }
 }
 
+void WorkShares::reset_waiting(uint32_t first, uint32_t end) {
+  waiting_.next.store(first, std::memory_order_relaxed);
+  waiting_.end = end;
+}
+
 bool WorkShares::claim(unsigned thread, uint32_t& unit) {
   const size_t threads = shares_.size();
   for (size_t i = 0; i < threads; i++) {
@@ -31,21 +36,27 @@ bool WorkShares::claim(unsigned thread, uint32_t& unit) {
     unit = share.next.fetch_add(1, std::memory_order_relaxed);
     if (unit < share.end) return true;
   }
-  return false;
+  unit = waiting_.next.fetch_add(1, std::memory_order_relaxed);
+  return unit < waiting_.end;
 }
 
-Executor::Executor(Program program, const Weights& weights, const EngineOptions& options)
+Executor::Executor(Program program, Storage& storage, const EngineOptions& options)
     : program_(std::move(program)),
-      weights_(weights),
+      storage_(storage),
       options_(options),
       buffers_(program_, *options.kernels, options.arithmetic),
-      context_{*options.kernels, weights, program_.dtype, options.cache, buffers_},
+      context_{*options.kernels, storage, program_.dtype, options.cache, buffers_,
+               options.record_routings ? &routings_ : nullptr},
       profiles_(options.threads),
       shares_(options.threads),
       team_(options.threads) {
   for (const Stage& stage : program_.stages) {
     PreparedStage prepared;
     for (const uint32_t i : stage.parallel) prepared.parallel.push_back(make_parallel(program_.steps[i], program_, context_));
+    std::stable_partition(prepared.parallel.begin(), prepared.parallel.end(), [](const auto& op) { return !op->waits(); });
+    for (const uint32_t i : stage.transfers) {
+      prepared.transfers.push_back(make_transfer(program_.steps[i], program_, context_));
+    }
     for (const uint32_t i : stage.serial) prepared.serial.push_back(make_serial(program_.steps[i], program_, context_));
     prepared.ends.resize(prepared.parallel.size());
     stages_.push_back(std::move(prepared));
@@ -63,6 +74,7 @@ void Executor::run(const Tokens& tokens, std::vector<KvCache>& caches, const std
   stopping_ = false;
   cancelled_ = &cancelled;
   batch_ = {tokens.ids, tokens.start, 0, tokens.count, &caches, &faults_};
+  storage_.begin(tokens.count);
   prepare(0, 0);
   // What comes before the first matrix needs nobody else, unless there are many tokens.
   const bool opening = stages_[0].parallel.empty() && tokens.count < kSharedTokens;
@@ -109,9 +121,12 @@ void Executor::guarded(Body&& body) {
 void Executor::finish_stage(size_t stage, bool serial, unsigned thread) {
   guarded([&] {
     if (serial) run_serial(stages_[stage], batch_.first, batch_.end, thread);
+    timed(thread, "transfer", 0, [&] {
+      for (const auto& op : stages_[stage].transfers) op->run(batch_);
+    });
     if (stage + 1 < stages_.size()) prepare(stage + 1, thread);
   });
-  const bool broken = failure_ || weights_.faulted() || faults_.any();
+  const bool broken = failure_ || storage_.weights().faulted() || faults_.any();
   if (broken || cancelled_->load(std::memory_order_relaxed)) stopping_ = true;
 }
 
@@ -119,16 +134,20 @@ void Executor::prepare(size_t index, unsigned thread) {
   PreparedStage& stage = stages_[index];
   batch_.first = index >= program_.head_stage ? head_first_ : 0;
   uint32_t units = 0;
+  uint32_t waiting = 0;
   uint64_t bytes = 0;
   timed(thread, "prepare", 0, [&] {
     for (size_t i = 0; i < stage.parallel.size(); i++) {
-      units += stage.parallel[i]->prepare(batch_);
+      const uint32_t own = stage.parallel[i]->prepare(batch_);
+      units += own;
+      if (stage.parallel[i]->waits()) waiting += own;
       bytes += stage.parallel[i]->bytes();
       stage.ends[i] = units;
     }
   });
   bytes_read_.fetch_add(bytes, std::memory_order_relaxed);
-  shares_.reset(units);
+  shares_.reset(units - waiting);
+  shares_.reset_waiting(units - waiting, units);
 }
 
 void Executor::run_units(PreparedStage& stage, unsigned thread) {
@@ -183,8 +202,8 @@ void Executor::throw_failure() {
       throw Error("MEMORY", "the system refused memory for the buffers of a step");
     }
   }
-  if (weights_.faulted() || !weights_.whole()) {
-    throw Error("NOT_READABLE", "the file became shorter while it was in use, or its disk failed",
+  if (storage_.weights().faulted() || !storage_.weights().whole()) {
+    throw Error("NOT_READABLE", "the file changed while it was in use, or its disk failed",
                 "copy or convert it again, and open it anew");
   }
   if (faults_.any()) {

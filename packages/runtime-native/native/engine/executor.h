@@ -8,12 +8,13 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine.h"
 #include "ops.h"
 #include "team.h"
-#include "weights.h"
+#include "storage.h"
 
 namespace cflow {
 
@@ -27,12 +28,17 @@ class WorkShares {
   /// The next unit for a thread; false when none is left.
   bool claim(unsigned thread, uint32_t& unit);
 
+  /// Units from `first` to `end` that may have to wait for the disk: behind the others, and in order, so that no thread
+  /// waits for what comes last while what has come is left.
+  void reset_waiting(uint32_t first, uint32_t end);
+
  private:
   struct alignas(64) Share {
     std::atomic<uint32_t> next{0};
     uint32_t end = 0;
   };
   std::vector<Share> shares_;
+  Share waiting_;
 };
 
 struct Tokens {
@@ -46,7 +52,7 @@ struct Tokens {
 class Executor {
  public:
   /// @throws Error INTERNAL (program), MEMORY, LIMIT_EXCEEDED (threads)
-  Executor(Program program, const Weights& weights, const EngineOptions& options);
+  Executor(Program program, Storage& storage, const EngineOptions& options);
 
   /// Passes a batch of at most max_batch tokens through the model. What it gives stands in `output` then.
   /// @throws Error INTERRUPTED when `cancelled` becomes true, NOT_READABLE, NONFINITE_WEIGHT, MEMORY
@@ -61,12 +67,14 @@ class Executor {
   uint64_t barriers() const;
   /// Only between runs.
   std::vector<ProfileEntry> profile() const;
+  std::vector<Routing> take_routings() { return std::exchange(routings_, {}); }
 
  private:
   struct PreparedStage {
     std::vector<std::unique_ptr<ParallelOp>> parallel;
     std::vector<std::unique_ptr<TokenOp>> serial;
-    /// Units of parallel[i] end at ends[i].
+    std::vector<std::unique_ptr<TransferOp>> transfers;
+    /// Units of parallel[i] end at ends[i]; those that wait for the disk come last.
     std::vector<uint32_t> ends;
   };
   using Clock = std::chrono::steady_clock;
@@ -85,9 +93,10 @@ class Executor {
   void timed(unsigned thread, const char* name, uint64_t bytes, Body&& body);
 
   const Program program_;
-  const Weights& weights_;
+  Storage& storage_;
   const EngineOptions options_;
   Buffers buffers_;
+  std::vector<Routing> routings_;
   const Context context_;
   std::vector<PreparedStage> stages_;
   std::vector<std::unique_ptr<Scratch>> scratch_;

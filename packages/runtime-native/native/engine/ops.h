@@ -8,13 +8,14 @@
 #include <span>
 #include <vector>
 
+#include "engine.h"
 #include "error.h"
 #include "kv_cache.h"
 #include "program.h"
 
 namespace cflow {
 
-class Weights;
+class Storage;
 
 /// What the numbers of a token can do wrong.
 enum class Fault : uint8_t {
@@ -121,10 +122,12 @@ class Buffers {
 /// What every operation needs to know.
 struct Context {
   const Kernels& kernels;
-  const Weights& weights;
+  const Storage& storage;
   Dtype dtype;
   CacheType cache;
   const Buffers& buffers;
+  /// Null unless routings are recorded.
+  std::vector<Routing>* routings;
 };
 
 /// Tokens that a matrix kernel is given at a time: their accumulators and activations fit the caches of a core.
@@ -147,6 +150,8 @@ class ParallelOp {
   virtual uint32_t prepare(const Batch& batch) = 0;
   /// Weight bytes that the units read, as prepared.
   virtual uint64_t bytes() const = 0;
+  /// Whether units may wait for the disk; those of others run first.
+  virtual bool waits() const { return false; }
   /// Units are independent; any thread, any order.
   virtual void run(const Batch& batch, uint32_t unit, Scratch& scratch) const = 0;
 };
@@ -159,9 +164,23 @@ class TokenOp {
   virtual void run(const Batch& batch, uint32_t first, uint32_t end) const = 0;
 };
 
+/// Moves weights, or notes how they are used.
+class TransferOp {
+ public:
+  virtual ~TransferOp() = default;
+  /// Once a batch, while no other thread runs.
+  virtual void run(const Batch& batch) = 0;
+};
+
+template <typename... Visitors>
+struct Overloads : Visitors... {
+  using Visitors::operator()...;
+};
+
 /// @throws Error INTERNAL if the step does not fit buffers or file
 std::unique_ptr<ParallelOp> make_parallel(const Step& step, const Program& program, const Context& context);
 std::unique_ptr<TokenOp> make_serial(const Step& step, const Program& program, const Context& context);
+std::unique_ptr<TransferOp> make_transfer(const Step& step, const Program& program, const Context& context);
 
 /// The bytes of a weight region, checked against the file. @throws Error INTERNAL
 const uint8_t* weight_bytes(const Context& context, uint64_t offset, uint64_t length);

@@ -12,7 +12,7 @@ namespace {
 class EmbedOp final : public TokenOp {
  public:
   EmbedOp(const step::Embed& s, const Context& context)
-      : context_(context), matrix_(s.matrix, context, 0), scale_(s.scale), out_(s.out) {
+      : context_(context), matrix_(s.matrix, kInMemory, context), scale_(s.scale), out_(s.out) {
     check_output(context, s.out, s.matrix.cols, name());
   }
   const char* name() const override { return "embed"; }
@@ -22,7 +22,8 @@ class EmbedOp final : public TokenOp {
       const auto id = static_cast<uint32_t>(batch.ids[t]);
       const uint32_t stripe = id / kTileRows;
       float* out = context_.buffers.row(out_, t);
-      dequantize(matrix_.stripe(stripe), matrix_.stripe_rows(stripe), matrix_.cols(), static_cast<int>(id % kTileRows), out);
+      const uint8_t* weights = matrix_.base() + matrix_.stripe(stripe);
+      dequantize(weights, matrix_.stripe_rows(stripe), matrix_.cols(), static_cast<int>(id % kTileRows), out);
       if (scale_ == 1) continue;
       for (int i = 0; i < matrix_.cols(); i++) out[i] *= scale_;
     }
@@ -30,7 +31,7 @@ class EmbedOp final : public TokenOp {
 
  private:
   const Context context_;
-  const StripedMatrix matrix_;
+  const Tiles matrix_;
   const float scale_;
   const BufferId out_;
 };
@@ -294,11 +295,6 @@ class CopyOp final : public TokenOp {
  private:
   const Context context_;
   const step::Copy step_;
-};
-
-template <typename... Visitors>
-struct Overloads : Visitors... {
-  using Visitors::operator()...;
 };
 
 }  // namespace

@@ -5,14 +5,15 @@
 #include <vector>
 
 #include "ops.h"
+#include "storage.h"
 
 namespace cflow {
 
-/// A tiled matrix in memory, by output stripe.
+/// A tiled matrix, by output stripe.
 class StripedMatrix {
  public:
-  /// @param base added to the offsets. @throws Error INTERNAL if it does not fit the file
-  StripedMatrix(const TiledMatrix& matrix, const Context& context, uint64_t base);
+  /// @throws Error INTERNAL if the stripes are not as many as the rows want
+  StripedMatrix(const TiledMatrix& matrix, Dtype dtype);
 
   int cols() const { return cols_; }
   int rows() const { return rows_; }
@@ -21,19 +22,43 @@ class StripedMatrix {
     const int left = rows_ - static_cast<int>(stripe) * kTileRows;
     return left < kTileRows ? left : kTileRows;
   }
-  const uint8_t* stripe(uint32_t index) const { return stripes_[index]; }
+  /// Byte offset from wherever the program counts.
+  uint64_t stripe(uint32_t index) const { return stripes_[index]; }
+  /// All stripes lie in [begin, end).
+  uint64_t begin() const { return begin_; }
+  uint64_t end() const { return end_; }
   uint64_t bytes() const { return bytes_; }
+
+ protected:
+  /// Counts offsets from the first stripe.
+  void count_from_begin();
 
  private:
   int rows_;
   int cols_;
-  std::vector<const uint8_t*> stripes_;
+  std::vector<uint64_t> stripes_;
+  uint64_t begin_ = UINT64_MAX;
+  uint64_t end_ = 0;
   uint64_t bytes_ = 0;
 };
 
-/// out[t][r] of one stripe, for tokens vectors.
-void multiply(const Context& context, Arithmetic arithmetic, const StripedMatrix& matrix, uint32_t stripe,
-              const void* const* in, uint32_t tokens, float* const* out);
+/// A tiled matrix in memory, or in a stream that comes and goes.
+class Tiles : public StripedMatrix {
+ public:
+  /// @throws Error INTERNAL if it does not fit the file or the stream
+  Tiles(const TiledMatrix& matrix, uint32_t stream, const Context& context);
+  /// What the offsets of stripes are added to; waits for a stream. @throws Error NOT_READABLE
+  const uint8_t* base() const { return ring_ ? ring_->wait(stream_) : base_; }
+
+ private:
+  const uint8_t* base_ = nullptr;
+  const StreamRing* ring_ = nullptr;
+  uint32_t stream_;
+};
+
+/// out[t][r] of one stripe, for tokens vectors. `base`: what the matrix's offsets are added to.
+void multiply(const Context& context, Arithmetic arithmetic, const StripedMatrix& matrix, const uint8_t* base,
+              uint32_t stripe, const void* const* in, uint32_t tokens, float* const* out);
 
 /// @throws Error INTERNAL if the buffer has another length
 void check_input(const Context& context, BufferId input, uint32_t cols, const char* op);

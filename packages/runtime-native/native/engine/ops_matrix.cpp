@@ -4,17 +4,17 @@
 
 #include "ops.h"
 #include "ops_make.h"
-#include "weights.h"
+#include "storage.h"
 
 namespace cflow {
 
 const uint8_t* weight_bytes(const Context& context, uint64_t offset, uint64_t length) {
-  const uint64_t size = context.weights.size();
+  const uint64_t size = context.storage.weights().size();
   if (offset > size || length > size - offset) {
     throw Error("INTERNAL", "weights at " + std::to_string(offset) + " with " + std::to_string(length) +
                                 " bytes are outside the file of " + std::to_string(size));
   }
-  return context.weights.data() + offset;
+  return context.storage.weights().at(offset, length);
 }
 
 const float* weight_floats(const Context& context, Offset offset, uint64_t count) {
@@ -23,7 +23,7 @@ const float* weight_floats(const Context& context, Offset offset, uint64_t count
   return reinterpret_cast<const float*>(weight_bytes(context, static_cast<uint64_t>(offset), 4 * count));
 }
 
-StripedMatrix::StripedMatrix(const TiledMatrix& matrix, const Context& context, uint64_t base)
+StripedMatrix::StripedMatrix(const TiledMatrix& matrix, Dtype dtype)
     : rows_(static_cast<int>(matrix.rows)), cols_(static_cast<int>(matrix.cols)) {
   if (matrix.rows == 0 || matrix.cols == 0 ||
       matrix.stripes.size() != static_cast<size_t>(ceil_div(rows_, kTileRows))) {
@@ -31,21 +31,41 @@ StripedMatrix::StripedMatrix(const TiledMatrix& matrix, const Context& context, 
                                 std::to_string(matrix.stripes.size()) + " stripes");
   }
   for (size_t i = 0; i < matrix.stripes.size(); i++) {
-    const uint64_t bytes = stripe_bytes(context.dtype, stripe_rows(static_cast<uint32_t>(i)), cols_);
-    stripes_.push_back(weight_bytes(context, base + matrix.stripes[i], bytes));
+    const uint64_t bytes = stripe_bytes(dtype, stripe_rows(static_cast<uint32_t>(i)), cols_);
+    begin_ = std::min(begin_, matrix.stripes[i]);
+    end_ = std::max(end_, matrix.stripes[i] + bytes);
     bytes_ += bytes;
   }
+  stripes_ = matrix.stripes;
 }
 
-void multiply(const Context& context, Arithmetic arithmetic, const StripedMatrix& matrix, uint32_t stripe,
-              const void* const* in, uint32_t tokens, float* const* out) {
+void StripedMatrix::count_from_begin() {
+  for (uint64_t& stripe : stripes_) stripe -= begin_;
+  end_ -= begin_;
+  begin_ = 0;
+}
+
+Tiles::Tiles(const TiledMatrix& matrix, uint32_t stream, const Context& context)
+    : StripedMatrix(matrix, context.dtype), stream_(stream) {
+  if (stream == kInMemory) {
+    base_ = weight_bytes(context, begin(), end() - begin());
+    count_from_begin();
+    return;
+  }
+  ring_ = context.storage.streams();
+  if (!ring_ || end() > ring_->length(stream)) throw Error("INTERNAL", "a matrix reaches beyond its stream");
+}
+
+void multiply(const Context& context, Arithmetic arithmetic, const StripedMatrix& matrix, const uint8_t* base,
+              uint32_t stripe, const void* const* in, uint32_t tokens, float* const* out) {
+  const uint8_t* weights = base + matrix.stripe(stripe);
   const auto a = static_cast<size_t>(arithmetic);
   const auto d = static_cast<size_t>(context.dtype);
   const int rows = matrix.stripe_rows(stripe);
   if (tokens == 1) {
-    context.kernels.matvec[a][d](matrix.stripe(stripe), rows, matrix.cols(), in[0], out[0]);
+    context.kernels.matvec[a][d](weights, rows, matrix.cols(), in[0], out[0]);
   } else {
-    context.kernels.matmul[a][d](matrix.stripe(stripe), rows, matrix.cols(), in, static_cast<int>(tokens), out);
+    context.kernels.matmul[a][d](weights, rows, matrix.cols(), in, static_cast<int>(tokens), out);
   }
 }
 
@@ -78,36 +98,38 @@ void by_blocks(const Batch& batch, Body&& body) {
 
 class MatvecOp final : public ParallelOp {
  public:
-  MatvecOp(const step::Matvec& s, const Context& context) : context_(context), input_(s.input) {
+  MatvecOp(const step::Matvec& s, const Context& context)
+      : context_(context), input_(s.input), fetched_(s.stream != kInMemory) {
     for (const step::MatvecOutput& out : s.outs) {
       check_input(context, s.input, out.matrix.cols, name());
       check_output(context, out.out, out.matrix.rows, name());
-      outs_.push_back({out.out, StripedMatrix(out.matrix, context, 0), weight_floats(context, out.bias, out.matrix.rows)});
+      outs_.push_back({out.out, Tiles(out.matrix, s.stream, context), weight_floats(context, out.bias, out.matrix.rows)});
       bytes_ += outs_.back().matrix.bytes();
     }
     for (uint32_t i = 0; i < outs_.size(); i++) {
       for (uint32_t stripe = 0; stripe < outs_[i].matrix.stripes(); stripe++) units_.push_back({i, stripe});
     }
     // In the order of the file: neighbours share pages, and the hardware's prefetcher goes on from one to the next.
-    std::sort(units_.begin(), units_.end(), [this](const Unit& a, const Unit& b) {
-      return outs_[a.out].matrix.stripe(a.stripe) < outs_[b.out].matrix.stripe(b.stripe);
-    });
+    const auto place = [&](const Unit& unit) { return s.outs[unit.out].matrix.stripes[unit.stripe]; };
+    std::sort(units_.begin(), units_.end(), [&](const Unit& a, const Unit& b) { return place(a) < place(b); });
   }
 
   const char* name() const override { return "matvec"; }
   uint32_t prepare(const Batch&) override { return static_cast<uint32_t>(units_.size()); }
   uint64_t bytes() const override { return bytes_; }
+  bool waits() const override { return fetched_; }
 
   void run(const Batch& batch, uint32_t index, Scratch& scratch) const override {
     const Unit unit = units_[index];
     const Out& out = outs_[unit.out];
+    const uint8_t* base = out.matrix.base();
     const uint32_t row = unit.stripe * kTileRows;
     by_blocks(batch, [&](uint32_t first, uint32_t tokens) {
       for (uint32_t t = 0; t < tokens; t++) {
         scratch.in[t] = context_.buffers.activations(input_, first + t);
         scratch.out[t] = context_.buffers.row(out.out, first + t) + row;
       }
-      multiply(context_, context_.buffers.arithmetic(input_), out.matrix, unit.stripe, scratch.in, tokens, scratch.out);
+      multiply(context_, context_.buffers.arithmetic(input_), out.matrix, base, unit.stripe, scratch.in, tokens, scratch.out);
       add_bias(out.bias ? out.bias + row : nullptr, out.matrix.stripe_rows(unit.stripe), tokens, scratch.out);
     });
   }
@@ -115,7 +137,7 @@ class MatvecOp final : public ParallelOp {
  private:
   struct Out {
     BufferId out;
-    StripedMatrix matrix;
+    Tiles matrix;
     const float* bias;
   };
   struct Unit {
@@ -124,6 +146,7 @@ class MatvecOp final : public ParallelOp {
   };
   const Context context_;
   const BufferId input_;
+  const bool fetched_;
   std::vector<Out> outs_;
   std::vector<Unit> units_;
   uint64_t bytes_ = 0;
@@ -135,8 +158,9 @@ class GatedMatvecOp final : public ParallelOp {
       : context_(context),
         input_(s.input),
         out_(s.out),
-        gate_(s.gate, context, 0),
-        up_(s.up, context, 0),
+        fetched_(s.stream != kInMemory),
+        gate_(s.gate, s.stream, context),
+        up_(s.up, s.stream, context),
         gate_bias_(weight_floats(context, s.gate_bias, s.gate.rows)),
         up_bias_(weight_floats(context, s.up_bias, s.up.rows)),
         glu_(context.kernels.glu[static_cast<size_t>(s.activation)]) {
@@ -149,9 +173,12 @@ class GatedMatvecOp final : public ParallelOp {
   const char* name() const override { return "gated matvec"; }
   uint32_t prepare(const Batch&) override { return gate_.stripes(); }
   uint64_t bytes() const override { return gate_.bytes() + up_.bytes(); }
+  bool waits() const override { return fetched_; }
 
   void run(const Batch& batch, uint32_t stripe, Scratch& scratch) const override {
     const int rows = gate_.stripe_rows(stripe);
+    const uint8_t* gate = gate_.base();
+    const uint8_t* up = up_.base();
     const Arithmetic arithmetic = context_.buffers.arithmetic(input_);
     float* ups[kTokenBlock];
     by_blocks(batch, [&](uint32_t first, uint32_t tokens) {
@@ -160,8 +187,8 @@ class GatedMatvecOp final : public ParallelOp {
         scratch.out[t] = context_.buffers.row(out_, first + t) + size_t{stripe} * kTileRows;
         ups[t] = scratch.second + size_t{t} * kTileRows;
       }
-      multiply(context_, arithmetic, gate_, stripe, scratch.in, tokens, scratch.out);
-      multiply(context_, arithmetic, up_, stripe, scratch.in, tokens, ups);
+      multiply(context_, arithmetic, gate_, gate, stripe, scratch.in, tokens, scratch.out);
+      multiply(context_, arithmetic, up_, up, stripe, scratch.in, tokens, ups);
       add_bias(gate_bias_ ? gate_bias_ + size_t{stripe} * kTileRows : nullptr, rows, tokens, scratch.out);
       add_bias(up_bias_ ? up_bias_ + size_t{stripe} * kTileRows : nullptr, rows, tokens, ups);
       for (uint32_t t = 0; t < tokens; t++) glu_(scratch.out[t], ups[t], static_cast<size_t>(rows), scratch.out[t]);
@@ -172,8 +199,9 @@ class GatedMatvecOp final : public ParallelOp {
   const Context context_;
   const BufferId input_;
   const BufferId out_;
-  const StripedMatrix gate_;
-  const StripedMatrix up_;
+  const bool fetched_;
+  const Tiles gate_;
+  const Tiles up_;
   const float* const gate_bias_;
   const float* const up_bias_;
   void (*const glu_)(const float*, const float*, size_t, float*);

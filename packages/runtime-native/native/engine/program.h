@@ -6,13 +6,17 @@
 #include <vector>
 
 #include "../kernels/kernels.h"
+#include "../tiers/fetch.h"
 
 namespace cflow {
 
 using BufferId = uint32_t;
 using Offset = int64_t;  // byte offset in the file; -1 = none
 
-/// stripes[i]: byte offset of output rows 128 i and on, absolute or relative to an expert's stream.
+constexpr uint32_t kInMemory = UINT32_MAX;
+
+/// stripes[i]: byte offset of output rows 128 i and on; absolute, or relative to the first byte of a fetched stream or
+/// of an expert.
 struct TiledMatrix {
   uint32_t rows = 0;
   uint32_t cols = 0;
@@ -47,6 +51,7 @@ struct MatvecOutput {
 struct Matvec {
   BufferId input;
   std::vector<MatvecOutput> outs;
+  uint32_t stream = kInMemory;  // of all matrices
 };
 struct GatedMatvec {
   BufferId input;
@@ -56,6 +61,7 @@ struct GatedMatvec {
   Offset up_bias;
   Activation activation;
   BufferId out;
+  uint32_t stream = kInMemory;
 };
 struct PlainMatvec {
   BufferId input;
@@ -107,6 +113,7 @@ struct ExpertsUp {
   std::vector<uint64_t> experts;
   TiledMatrix gate;
   TiledMatrix up;
+  uint32_t bank = kInMemory;  // fetched
 };
 struct ExpertsDown {
   BufferId hidden;
@@ -116,6 +123,7 @@ struct ExpertsDown {
   BufferId out;
   std::vector<uint64_t> experts;
   TiledMatrix down;
+  uint32_t bank = kInMemory;
 };
 struct Sum {
   std::vector<BufferId> terms;
@@ -133,16 +141,44 @@ struct Copy {
   BufferId out;
   uint32_t at;
 };
+/// Starts to fetch what `routing` chose of the experts of `bank`, or a stream (PIPO's Call); returns at once.
+struct CallExperts {
+  uint32_t bank;
+  BufferId routing;
+  uint32_t top_k;
+  bool ahead;  // on a prediction
+};
+struct CallStream {
+  uint32_t stream;
+};
+/// Waits for a fetch (PIPO's Synchronize); without it, whoever uses a part waits for that part.
+struct SyncExperts {
+  uint32_t bank;
+};
+struct SyncStream {
+  uint32_t stream;
+};
+/// The last step that used it has run.
+struct ReleaseExperts {
+  uint32_t bank;
+};
+struct ReleaseStream {
+  uint32_t stream;
+};
 
 }  // namespace step
 
 using Step = std::variant<step::Embed, step::RmsNorm, step::Quantize, step::Matvec, step::GatedMatvec,
                           step::PlainMatvec, step::Rope, step::Append, step::Attend, step::Glu, step::Route,
-                          step::ExpertsUp, step::ExpertsDown, step::Sum, step::Softcap, step::Copy>;
+                          step::ExpertsUp, step::ExpertsDown, step::Sum, step::Softcap, step::Copy, step::CallExperts,
+                          step::CallStream, step::SyncExperts, step::SyncStream, step::ReleaseExperts,
+                          step::ReleaseStream>;
 
 struct Stage {
   std::vector<uint32_t> parallel;
   std::vector<uint32_t> serial;
+  /// Behind the serial ones, once a batch.
+  std::vector<uint32_t> transfers;
 };
 
 struct CacheShape {
@@ -164,6 +200,9 @@ struct Program {
   std::vector<CacheShape> caches;
   std::vector<std::vector<double>> ropes;
   std::vector<RopeGrowth> rope_growths;  // by table
+  std::vector<FetchRegion> resident;             // what is read into memory under WeightMode::direct, in order
+  std::vector<FetchRegion> streams;              // what is fetched every token, in the order of use
+  std::vector<std::vector<FetchRegion>> banks;   // experts, by layer that has any
   std::vector<Step> steps;
   std::vector<Stage> stages;
   uint32_t head_stage;

@@ -105,7 +105,7 @@ void unguard(Guarded* entry) {
   throw Error("NOT_READABLE", std::string(doing) + ": " + std::strerror(errno));
 }
 
-class MappedWeights final : public Weights {
+class MappedWeights : public Weights {
  public:
   MappedWeights(int fd, uint64_t size) {
     void* at = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
@@ -133,6 +133,9 @@ class MappedWeights final : public Weights {
     struct stat now = {};
     return fstat(fd_, &now) == 0 && static_cast<uint64_t>(now.st_size) >= size_;
   }
+
+ protected:
+  int fd() const { return fd_; }
 
  private:
   int fd_ = -1;
@@ -181,7 +184,74 @@ class ResidentWeights final : public Weights {
   Block block_;
 };
 
+/// Resident regions stand one behind the other, each as far into a page as it does in the file.
+class DirectWeights final : public MappedWeights {
+ public:
+  DirectWeights(int fd, uint64_t size, std::span<const FetchRegion> resident, IoQueue& io)
+      : MappedWeights(fd, size), block_(place(resident), "resident weights") {
+    if (fstat(fd, &opened_) != 0) unreadable("cannot look at the file");
+    Transfer transfer;
+    std::vector<IoRequest> requests;
+    for (const Region& region : regions_) {
+      const uint64_t first = region.offset / kIoAlign * kIoAlign;
+      requests.push_back({IoRequest::Kind::read, first, align_io(region.offset + region.length - first),
+                          block_.data() + region.at - (region.offset - first)});
+    }
+    io.submit(transfer, requests, IoPriority::needed);
+    IoQueue::wait(transfer);
+    if (transfer.failure() == 0) return;
+    errno = transfer.failure() == Transfer::kEarlyEnd ? EIO : transfer.failure();
+    unreadable("cannot read the file");
+  }
+
+  const uint8_t* at(uint64_t offset, uint64_t length) const override {
+    const auto after = std::upper_bound(regions_.begin(), regions_.end(), offset,
+                                        [](uint64_t value, const Region& region) { return value < region.offset; });
+    if (after != regions_.begin()) {
+      const Region& region = *(after - 1);
+      if (offset - region.offset <= region.length && length <= region.length - (offset - region.offset)) {
+        return block_.data() + region.at + (offset - region.offset);
+      }
+    }
+    return data_ + offset;
+  }
+  uint64_t resident_bytes() const override { return block_.size(); }
+  bool whole() const override {
+    struct stat now = {};
+    return fstat(fd(), &now) == 0 && now.st_size == opened_.st_size && now.st_mtim.tv_sec == opened_.st_mtim.tv_sec &&
+           now.st_mtim.tv_nsec == opened_.st_mtim.tv_nsec;
+  }
+
+ private:
+  struct Region {
+    uint64_t offset;
+    uint64_t length;
+    /// Byte of the block.
+    uint64_t at;
+  };
+
+  /// Sorts the regions and gives them places; returns the bytes that they need.
+  uint64_t place(std::span<const FetchRegion> resident) {
+    for (const FetchRegion& region : resident) regions_.push_back({region.offset, region.length, 0});
+    std::sort(regions_.begin(), regions_.end(), [](const Region& a, const Region& b) { return a.offset < b.offset; });
+    uint64_t bytes = 0;
+    for (Region& region : regions_) {
+      region.at = bytes + region.offset % kIoAlign;
+      bytes += align_io(region.offset % kIoAlign + region.length);
+    }
+    return bytes;
+  }
+
+  std::vector<Region> regions_;
+  const Block block_;
+  struct stat opened_ = {};
+};
+
 }  // namespace
+
+std::unique_ptr<Weights> Weights::open_direct(int fd, uint64_t size, std::span<const FetchRegion> resident, IoQueue& io) {
+  return std::make_unique<DirectWeights>(fd, size, resident, io);
+}
 
 std::unique_ptr<Weights> Weights::open(int fd, uint64_t size, WeightMode mode, unsigned threads) {
   if (mode == WeightMode::resident) return std::make_unique<ResidentWeights>(fd, size, threads);

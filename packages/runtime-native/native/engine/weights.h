@@ -1,9 +1,11 @@
-// The bytes of a model file, mapped or resident.
+// The bytes of a model file: mapped, resident, or both by region.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+
+#include <span>
 
 #include "engine.h"
 
@@ -13,15 +15,20 @@ class Weights {
  public:
   /// @throws Error NOT_READABLE, MEMORY
   static std::unique_ptr<Weights> open(int fd, uint64_t size, WeightMode mode, unsigned threads);
+  /// Reads the regions into memory and maps the rest. @throws Error NOT_READABLE, MEMORY
+  static std::unique_ptr<Weights> open_direct(int fd, uint64_t size, std::span<const FetchRegion> resident, IoQueue& io);
   virtual ~Weights() = default;
 
-  const uint8_t* data() const { return data_; }
+  /// Of the file.
   uint64_t size() const { return size_; }
+  /// Where bytes of the file stand in memory; they must lie in it.
+  virtual const uint8_t* at(uint64_t offset, [[maybe_unused]] uint64_t length) const { return data_ + offset; }
   /// Anonymous bytes held; 0 when mapped.
   virtual uint64_t resident_bytes() const = 0;
   /// True once a page could not be read: the file has become shorter, or its disk fails. The page reads as zeros then.
   virtual bool faulted() const = 0;
-  /// False when the file has become shorter. The rest of its last page reads as zeros without a fault, so this asks.
+  /// False when the file has become shorter, or was written to while it is fetched from. The rest of its last page reads
+  /// as zeros without a fault, so this asks.
   virtual bool whole() const = 0;
 
  protected:

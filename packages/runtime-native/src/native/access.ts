@@ -1,7 +1,7 @@
 /** What each native step reads and writes, and which steps all threads share: what the schedule is made from. */
 import type { NativeOp, NativeStep } from './program.js';
 
-/** Names of resources: `b<i>` a buffer, `q<i>` its int8 form, `c<i>` a key/value cache. */
+/** Names of resources: `b<i>` a buffer, `q<i>` its int8 form, `c<i>` a key/value cache, `e<i>` the experts of a bank. */
 export interface StepAccess {
   readonly reads: readonly string[];
   readonly writes: readonly string[];
@@ -10,6 +10,7 @@ export interface StepAccess {
 const f32 = (buffer: number) => `b${buffer}`;
 const int8 = (buffer: number) => `q${buffer}`;
 const kv = (cache: number) => `c${cache}`;
+const experts = (bank: number) => `e${bank}`;
 
 type StepOf<Op extends NativeOp> = Extract<NativeStep, { op: Op }>;
 /** `tiled` names what tiled matrices read of a buffer: its f32 or its int8 form. */
@@ -27,17 +28,24 @@ const ACCESS: { readonly [Op in NativeOp]: AccessOf<Op> } = {
   attend: ({ cache, q, out }) => ({ reads: [kv(cache), f32(q)], writes: [f32(out)] }),
   glu: ({ gate, up, out }) => ({ reads: [f32(gate), f32(up)], writes: [f32(out)] }),
   route: ({ logits, out }) => ({ reads: [f32(logits)], writes: [f32(out)] }),
-  expertsUp: ({ input, routing, hidden }, tiled) => ({
-    reads: [tiled(input), f32(routing)],
+  expertsUp: ({ input, routing, hidden, bank }, tiled) => ({
+    reads: [tiled(input), f32(routing), experts(bank)],
     writes: [f32(hidden)],
   }),
-  expertsDown: ({ hidden, routing, out }, tiled) => ({
-    reads: [tiled(hidden), f32(routing)],
+  expertsDown: ({ hidden, routing, out, bank }, tiled) => ({
+    reads: [tiled(hidden), f32(routing), experts(bank)],
     writes: [f32(out)],
   }),
   sum: ({ terms, out }) => ({ reads: terms.map(f32), writes: [f32(out)] }),
   copy: ({ input, out }) => ({ reads: [f32(input)], writes: [f32(out)] }),
   softcap: ({ buffer }) => ({ reads: [f32(buffer)], writes: [f32(buffer)] }),
+  callExperts: ({ bank, routing }) => ({ reads: [f32(routing)], writes: [experts(bank)] }),
+  syncExperts: ({ bank }) => ({ reads: [], writes: [experts(bank)] }),
+  releaseExperts: ({ bank }) => ({ reads: [], writes: [experts(bank)] }),
+  // Placed by the uses of the stream, once the stages are known.
+  callStream: () => ({ reads: [], writes: [] }),
+  syncStream: () => ({ reads: [], writes: [] }),
+  releaseStream: () => ({ reads: [], writes: [] }),
 };
 
 /** @param quantized whether tiled matrices read the int8 form of their input */
@@ -48,6 +56,15 @@ export function nativeAccess(step: NativeStep, quantized: boolean): StepAccess {
 /** A plain matrix of fewer bytes is not worth sharing: one thread reads it from its cache while the others wait. */
 const SHARED_PLAIN_BYTES = 64 * 1024;
 
+const TRANSFERS: ReadonlySet<NativeOp> = new Set([
+  'callExperts',
+  'syncExperts',
+  'releaseExperts',
+  'callStream',
+  'syncStream',
+  'releaseStream',
+]);
+
 const SHARED: ReadonlySet<NativeOp> = new Set([
   'matvec',
   'gatedMatvec',
@@ -56,8 +73,13 @@ const SHARED: ReadonlySet<NativeOp> = new Set([
   'expertsDown',
 ]);
 
-/** Whether a step is split over the threads; the others are run by one of them. */
-export function isParallel(step: NativeStep): boolean {
-  if (step.op === 'plainMatvec') return 4 * step.rows * step.cols >= SHARED_PLAIN_BYTES;
-  return SHARED.has(step.op);
+/** Split over the threads; run by one of them; or run once a batch, behind the serial ones. */
+export type StepKind = 'parallel' | 'serial' | 'transfers';
+
+export function stepKind(step: NativeStep): StepKind {
+  if (TRANSFERS.has(step.op)) return 'transfers';
+  if (step.op === 'plainMatvec') {
+    return 4 * step.rows * step.cols >= SHARED_PLAIN_BYTES ? 'parallel' : 'serial';
+  }
+  return SHARED.has(step.op) ? 'parallel' : 'serial';
 }

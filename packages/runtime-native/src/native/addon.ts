@@ -29,9 +29,32 @@ export interface TileConstants {
   >;
 }
 
+/** How blocks are read. */
+export interface IoChoice {
+  /** Bytes; a multiple of 4,096. */
+  readonly block: number;
+  /** Blocks under way at once. */
+  readonly depth: number;
+  readonly backend: 'auto' | 'uring' | 'threads';
+  /** `auto`: O_DIRECT, buffered where the file system refuses it. */
+  readonly mode: 'auto' | 'buffered';
+}
+
+/** Of weights that are fetched while the model runs. */
+export interface NativeDirectOptions extends IoChoice {
+  /** Experts that memory holds. */
+  readonly expertSlots: number;
+  /** Fetched streams that memory holds. */
+  readonly streamSlots: number;
+  /** Tokens after which half of an expert's frequency is forgotten; 0 = LRU. */
+  readonly halfLife: number;
+  /** Fetch streams before they are called. */
+  readonly readAhead: boolean;
+}
+
 /** Options of the native engine, all of them decided. */
 export interface NativeEngineOptions {
-  readonly weights: 'mapped' | 'resident';
+  readonly weights: 'mapped' | 'resident' | 'direct';
   readonly arithmetic: 'f32' | 'q8';
   readonly cache: 'f32' | 'f16';
   /** Threads that compute, 1 to 1024. */
@@ -41,6 +64,45 @@ export interface NativeEngineOptions {
   /** Empty = the best. */
   readonly isa: string;
   readonly profile: boolean;
+  /** Keep what routings chose, for `takeRoutings`. */
+  readonly recordRoutings: boolean;
+  /** Read with weights `direct` only. */
+  readonly direct?: NativeDirectOptions;
+}
+
+/** Figures of the disk tier; zeros without one. */
+export interface NativeTierStats {
+  /** Experts that memory holds, and its bytes. */
+  readonly slots: number;
+  readonly slotBytes: number;
+  /** Memory for fetched streams. */
+  readonly streamBytes: number;
+  /** Experts that were called: found in memory, on their way by a prediction, and neither. */
+  readonly hits: number;
+  readonly predicted: number;
+  readonly misses: number;
+  /** Experts that were read on a prediction, whether it came true or not. */
+  readonly ahead: number;
+  /** Spent waiting for the disk, summed over threads. */
+  readonly stallSeconds: number;
+  readonly bytesRead: number;
+  readonly blocks: number;
+  /** Time during which the disk had something to do. */
+  readonly busySeconds: number;
+  readonly direct: boolean;
+  readonly uring: boolean;
+  /** Why not O_DIRECT, or not io_uring; empty if both. */
+  readonly reason: string;
+}
+
+/** What a batch chose of the experts of the `bank`-th layer that has any. */
+export interface NativeRouting {
+  readonly bank: number;
+  /** Position of the first token. */
+  readonly position: number;
+  readonly topK: number;
+  /** [tokens, topK]. */
+  readonly experts: Uint16Array;
 }
 
 /** Time of one kind of step. */
@@ -62,6 +124,7 @@ export interface NativeEngineStats {
   readonly bytesRead: number;
   /** Empty unless the engine was opened with `profile`. */
   readonly profile: readonly ProfileEntry[];
+  readonly tiers: NativeTierStats;
 }
 
 /** Methods throw and reject with errors that `nativeError` understands. */
@@ -85,6 +148,8 @@ export interface EngineHandle {
   createSession(): SessionHandle;
   /** Figures so far. */
   stats(): NativeEngineStats;
+  /** What was recorded since the last call. */
+  takeRoutings(): NativeRouting[];
   /** Cancels what runs and frees everything, sessions included. */
   close(): Promise<void>;
 }

@@ -9,11 +9,13 @@ import {
   interrupt,
   type RunOptions,
 } from '../engine.js';
+import { chooseTiers, type TierChoice } from '../tiers/choose.js';
 import {
   type Addon,
   addonProblem,
   type EngineHandle,
   loadAddon,
+  type NativeEngineOptions,
   nativeError,
   type SessionHandle,
 } from './addon.js';
@@ -48,23 +50,22 @@ export const openNativeEngine: EngineFactory = async (source, file, options) => 
       remedy: 'use the engine reference',
     });
   }
-  if (options.transfers !== 'none') {
-    throw new CflowError('UNSUPPORTED', 'the native engine keeps weights in memory and makes no transfers', {
-      field: 'transfers',
-      value: options.transfers,
-      remedy: 'use the engine reference',
-    });
-  }
-  const place = { dtype: file.dtype, fileBytes: source.size, availableBytes: addon.availableMemory() };
-  const resolved = await resolveOptions(place, options);
+  const resolved = await resolveOptions(file.dtype, options);
   checkIsa(addon, resolved.isa);
+  const opened = { name: source.name, fd, size: source.size };
+  const tiers = await guardedAsync(source.name, () => chooseTiers(addon, opened, file, resolved, options));
+  const { choice, transfers, placement, maxBatch, direct } = tiers;
   // Turns of the event loop between the parts, so that opening a model of many streams holds nothing up for long.
   await setImmediate();
-  const program = lowerPlan(buildPlan(file.config, { transfers: 'none' }), file, resolved);
+  // Routings are noted where experts are called.
+  const planned = transfers === 'none' && resolved.recordRoutings ? 'overlap' : transfers;
+  const plan = buildPlan(file.config, { transfers: planned });
+  const { program } = lowerPlan(plan, file, { ...resolved, placement });
   await setImmediate();
-  const handle = await guardedAsync(source.name, () => addon.openEngine(fd, source.size, program, resolved));
+  const native = { ...resolved, weights: choice.weights, maxBatch, ...(direct && { direct }) };
+  const handle = await guardedAsync(source.name, () => addon.openEngine(fd, source.size, program, native));
   const isa = resolved.isa || addon.isa().selected;
-  return new NativeEngine(handle, { ...resolved, isa }, source.name, file.config.vocabSize);
+  return new NativeEngine(handle, { ...native, choice, isa }, source.name, file.config.vocabSize);
 };
 
 /** What the addon throws or rejects with, as a CflowError. */
@@ -97,14 +98,16 @@ function checkIsa(addon: Addon, isa: string): void {
 /** What all sessions of an engine share of its figures. */
 type EngineFigures = Omit<EngineStats, 'cacheBytes'>;
 
+type OpenedOptions = ResolvedOptions & Pick<NativeEngineOptions, 'weights'> & { readonly choice: TierChoice };
+
 class NativeEngine implements Engine {
   readonly name = 'native';
   readonly #handle: EngineHandle;
-  readonly #options: ResolvedOptions;
+  readonly #options: OpenedOptions;
   readonly #file: string;
   readonly #vocabSize: number;
 
-  constructor(handle: EngineHandle, options: ResolvedOptions, file: string, vocabSize: number) {
+  constructor(handle: EngineHandle, options: OpenedOptions, file: string, vocabSize: number) {
     this.#handle = handle;
     this.#options = options;
     this.#file = file;
@@ -121,14 +124,18 @@ class NativeEngine implements Engine {
     );
   }
 
+  takeRoutings() {
+    return guarded(this.#file, () => this.#handle.takeRoutings());
+  }
+
   close(): Promise<void> {
     return guardedAsync(this.#file, () => this.#handle.close());
   }
 
   #stats(): EngineFigures {
     const { weightBytes, ...figures } = guarded(this.#file, () => this.#handle.stats());
-    const { isa, threads, threadsReason, weights, weightsReason, arithmetic, cache } = this.#options;
-    const chosen = { isa, threads, threadsReason, weights, weightsReason, arithmetic, cache };
+    const { isa, threads, threadsReason, weights, choice, arithmetic, cache } = this.#options;
+    const chosen = { isa, threads, threadsReason, weights, choice, arithmetic, cache };
     return { weightBytes, native: { ...chosen, ...figures } };
   }
 }

@@ -10,14 +10,24 @@ import {
   type PlanStep,
   type RopeConfig,
   type StepOp,
+  type TransferTarget,
   type WeightRef,
 } from '@cflow/format';
 import { ropeFrequencies } from '../reference/math.js';
-import { isParallel, nativeAccess } from './access.js';
+import { nativeAccess, stepKind } from './access.js';
 import { type GatedFusion, gatedFusions } from './fuse.js';
 import type { NativeProgram, NativeStep, RopeGrowth } from './program.js';
 import { insertQuantize } from './quantize-steps.js';
 import { schedule } from './schedule.js';
+import {
+  bankLayers,
+  expertHidden,
+  IN_MEMORY,
+  isLate,
+  nativeTiers,
+  type Placement,
+  placeStreams,
+} from './tiers.js';
 import { completedBy, type TracePoint } from './trace.js';
 import { WeightMap } from './weight-map.js';
 
@@ -31,6 +41,17 @@ export interface LowerOptions {
   readonly delayAware: boolean;
   /** The program's output is then the logits and, behind them, the buffers of these points in their order. */
   readonly trace?: readonly TracePoint[];
+  /** What is fetched while the model runs, by the transfers of the plan; absent = nothing. */
+  readonly placement?: Placement | undefined;
+  /** Call experts even if they are in memory, so that the engine can note which. */
+  readonly recordRoutings?: boolean | undefined;
+}
+
+/** A program, and what it needs of the memory for streams. */
+export interface LoweredPlan {
+  readonly program: NativeProgram;
+  /** Fetched streams that are in use at the same time, at most. */
+  readonly liveStreams: number;
 }
 
 /** Buffers that matrices read in pieces are padded to this many elements a piece. */
@@ -42,32 +63,43 @@ export function readsInt8(dtype: Dtype, arithmetic: Arithmetic): boolean {
 }
 
 /**
- * The program of a plan over a file.
- * @param plan built with transfers `none`; `call` and `sync` are left out, weights being in memory
+ * The program of a plan over a file. Of the plan's transfers those of experts that are fetched are kept; those of
+ * streams follow from the stages, for a stream is fetched as soon as there is room for it.
  * @throws CflowError INTERNAL if the plan names a tensor that the file has not
  */
-export function lowerPlan(plan: ExecutionPlan, file: ModelFile, options: LowerOptions): NativeProgram {
-  const lowering = new Lowering(plan, file, options.trace);
+export function lowerPlan(plan: ExecutionPlan, file: ModelFile, options: LowerOptions): LoweredPlan {
+  const placement = options.placement ?? IN_MEMORY;
+  const lowering = new Lowering(plan, file, placement, options);
   const quantized = readsInt8(file.dtype, options.arithmetic);
   const { steps, headFrom } = lowering.quantized(quantized);
+  const stalls = plan.options.transfers === 'stall';
+  const hidden = expertHidden(steps);
   const schedulable = steps.map((step) => ({
     ...nativeAccess(step, quantized),
-    parallel: isParallel(step),
+    kind: stepKind(step),
+    late: placement.experts && !stalls && isLate(step, hidden),
   }));
-  const stages = schedule(schedulable, { delayAware: options.delayAware, headFrom });
-  return {
+  const scheduled = schedule(schedulable, { delayAware: options.delayAware, headFrom });
+  const { stages, order, liveStreams, ...placed } = placeStreams(steps, scheduled, stalls);
+  const program: NativeProgram = {
     dtype: DTYPES[file.dtype].id,
     buffers: lowering.buffers,
     caches: lowering.caches(),
     ropes: lowering.ropes,
     ropeGrowths: lowering.ropeGrowths,
-    steps,
+    tiers: nativeTiers(
+      file,
+      placement,
+      order.map((stream) => lowering.streams[stream]!),
+    ),
+    steps: placed.steps,
     stages,
     headStage: stages.findIndex(({ parallel }) => parallel.includes(headFrom)),
     output: lowering.output,
     vocabSize: plan.config.vocabSize,
     contextLength: plan.config.contextLength,
   };
+  return { program, liveStreams };
 }
 
 type StepOf<Op extends StepOp> = Extract<PlanStep, { op: Op }>;
@@ -76,8 +108,8 @@ type Lower<Op extends StepOp> = (step: StepOf<Op>, at: Lowering) => NativeStep[]
 const activationId = (activation: Activation) => ACTIVATIONS.indexOf(activation);
 
 const LOWER: { readonly [Op in StepOp]: Lower<Op> } = {
-  call: () => [],
-  sync: () => [],
+  call: ({ target }, at) => at.call(target),
+  sync: ({ target }, at) => at.sync(target),
   embed: ({ weight, scale, out }, at) => [
     { op: 'embed', matrix: at.weights.tiled(weight), scale, out: at.buffer(out) },
   ],
@@ -161,9 +193,18 @@ class Lowering {
   readonly #bufferIds = new Map<string, number>();
   readonly #ropeIds = new Map<string, number>();
   readonly #trace: readonly TracePoint[];
+  readonly #placement: Placement;
+  readonly #callsExperts: boolean;
+  readonly #banks: ReadonlyMap<number, number>;
+  /** Names of the fetched streams, in the order of the plan. */
+  readonly streams: string[] = [];
 
-  constructor(plan: ExecutionPlan, file: ModelFile, trace: readonly TracePoint[] = []) {
+  constructor(plan: ExecutionPlan, file: ModelFile, placement: Placement, options: LowerOptions) {
+    const { trace = [], recordRoutings = false } = options;
     this.#plan = plan;
+    this.#placement = placement;
+    this.#callsExperts = placement.experts || recordRoutings;
+    this.#banks = new Map(bankLayers(file).map((layer, bank) => [layer, bank]));
     this.#lengths = new Map(plan.buffers.map(({ name, length }) => [name, length]));
     this.weights = new WeightMap(file);
     this.#trace = trace;
@@ -220,6 +261,33 @@ class Lowering {
     });
   }
 
+  /** Streams are called where their uses are, when these are known. */
+  call(target: TransferTarget): NativeStep[] {
+    if (target.kind === 'stream' || !this.#callsExperts) return [];
+    const { layer, routing, predicted: ahead = false } = target;
+    const { topK } = this.#plan.config.layers[layer]!.experts!;
+    return [{ op: 'callExperts', bank: this.#banks.get(layer)!, routing: this.buffer(routing), topK, ahead }];
+  }
+
+  /** Overlapped fetches are waited for expert by expert, by whoever uses one. */
+  sync(target: TransferTarget): NativeStep[] {
+    const stalls = this.#placement.experts && this.#plan.options.transfers === 'stall';
+    if (target.kind === 'stream' || !stalls) return [];
+    return [{ op: 'syncExperts', bank: this.#banks.get(target.layer)! }];
+  }
+
+  /** Number of a fetched stream; −1 = in memory. */
+  #stream(ref: WeightRef): number {
+    const { stream } = ref;
+    if (!this.#placement.streams.has(stream)) return -1;
+    const known = this.streams.indexOf(stream);
+    return known >= 0 ? known : this.streams.push(stream) - 1;
+  }
+
+  #tiled(ref: WeightRef) {
+    return this.#placement.streams.has(ref.stream) ? this.weights.relative(ref) : this.weights.tiled(ref);
+  }
+
   matvec({ input, weights, biases, outs }: StepOf<'matvec'>): NativeStep[] {
     const from = this.buffer(input);
     const all = weights.map((ref, i) => ({
@@ -234,8 +302,8 @@ class Lowering {
       return { op: 'plainMatvec', input: from, weight: offset, rows: shape[0]!, cols: shape[1]!, out };
     });
     if (tiled.length) {
-      const matrices = tiled.map(({ ref, bias, out }) => ({ matrix: this.weights.tiled(ref), bias, out }));
-      steps.push({ op: 'matvec', input: from, outs: matrices });
+      const matrices = tiled.map(({ ref, bias, out }) => ({ matrix: this.#tiled(ref), bias, out }));
+      steps.push({ op: 'matvec', input: from, outs: matrices, stream: this.#stream(tiled[0]!.ref) });
     }
     return steps;
   }
@@ -244,7 +312,10 @@ class Lowering {
     const bank = this.weights.experts(layer, this.#plan.config.layers[layer]!.experts!.count);
     const length = topK * alignUp(dim, PIECE);
     const hidden = this.buffer(`expertHidden of ${routing}:${length}`, length);
-    const chosen = { routing: this.buffer(routing), topK, dim, experts: bank.offsets };
+    const number = this.#banks.get(layer)!;
+    const fetched = this.#placement.experts ? number : -1;
+    const chosen = { routing: this.buffer(routing), topK, dim, experts: bank.offsets, bank: fetched };
+    const release: NativeStep[] = fetched < 0 ? [] : [{ op: 'releaseExperts', bank: number }];
     return [
       {
         op: 'expertsUp',
@@ -256,6 +327,7 @@ class Lowering {
         up: bank.matrix('up_proj'),
       },
       { op: 'expertsDown', ...chosen, hidden, out: this.buffer(out), down: bank.matrix('down_proj') },
+      ...release,
     ];
   }
 
@@ -294,7 +366,7 @@ class Lowering {
 
   #gated({ matvec, glu }: GatedFusion): NativeStep {
     const of = (out: string) => matvec.outs.indexOf(out);
-    const tiled = (out: string) => this.weights.tiled(matvec.weights[of(out)]!);
+    const tiled = (out: string) => this.#tiled(matvec.weights[of(out)]!);
     const bias = (out: string) => this.plainOffset(matvec.biases?.[of(out)]);
     return {
       op: 'gatedMatvec',
@@ -305,6 +377,7 @@ class Lowering {
       upBias: bias(glu.up),
       activation: activationId(glu.activation),
       out: this.buffer(glu.out),
+      stream: this.#stream(matvec.weights[0]!),
     };
   }
 

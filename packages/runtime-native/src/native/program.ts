@@ -36,7 +36,13 @@ export type NativeStep =
     }
   /** Makes the int8 form of a buffer that tiled matrices of `parts` equal pieces read (Arithmetic q8 only). */
   | { readonly op: 'quantize'; readonly input: BufferId; readonly parts: number; readonly partLength: number }
-  | { readonly op: 'matvec'; readonly input: BufferId; readonly outs: readonly MatvecOutput[] }
+  | {
+      readonly op: 'matvec';
+      readonly input: BufferId;
+      readonly outs: readonly MatvecOutput[];
+      /** The fetched stream that holds all matrices, whose stripes count from it; −1 = in memory. */
+      readonly stream: number;
+    }
   /** out = act(gate · input + bias) ∘ (up · input + bias): gate, up and GLU of a stripe in one unit of work. */
   | {
       readonly op: 'gatedMatvec';
@@ -47,6 +53,7 @@ export type NativeStep =
       readonly upBias: Offset;
       readonly activation: number;
       readonly out: BufferId;
+      readonly stream: number;
     }
   /** A row-major f32 matrix (router). */
   | {
@@ -102,6 +109,8 @@ export type NativeStep =
       readonly experts: Float64Array;
       readonly gate: TiledMatrix;
       readonly up: TiledMatrix;
+      /** The fetched bank; −1 = in memory. */
+      readonly bank: number;
     }
   /** out = Σ_j weight_j · (down_e · hidden[j]). */
   | {
@@ -113,6 +122,7 @@ export type NativeStep =
       readonly out: BufferId;
       readonly experts: Float64Array;
       readonly down: TiledMatrix;
+      readonly bank: number;
     }
   | {
       readonly op: 'sum';
@@ -124,7 +134,17 @@ export type NativeStep =
     }
   | { readonly op: 'softcap'; readonly buffer: BufferId; readonly cap: number }
   /** out[at + i] = input[i]. */
-  | { readonly op: 'copy'; readonly input: BufferId; readonly out: BufferId; readonly at: number };
+  | { readonly op: 'copy'; readonly input: BufferId; readonly out: BufferId; readonly at: number }
+  /** Starts to fetch the experts of a bank that `routing` chose, or, with `ahead`, is predicted to choose. */
+  | {
+      readonly op: 'callExperts';
+      readonly bank: number;
+      readonly routing: BufferId;
+      readonly topK: number;
+      readonly ahead: boolean;
+    }
+  | { readonly op: 'syncExperts' | 'releaseExperts'; readonly bank: number }
+  | { readonly op: 'callStream' | 'syncStream' | 'releaseStream'; readonly stream: number };
 
 export type NativeOp = NativeStep['op'];
 
@@ -135,6 +155,18 @@ export type NativeOp = NativeStep['op'];
 export interface Stage {
   readonly parallel: readonly number[];
   readonly serial: readonly number[];
+  /** Run once a batch behind the serial ones: calls, waits and releases. */
+  readonly transfers: readonly number[];
+}
+
+/** Where weights are that do not stay in the page cache; flattened pairs of byte offset and length. */
+export interface NativeTiers {
+  /** Read into memory when the model is opened. */
+  readonly resident: Float64Array;
+  /** Fetched every token, in the order of their first use. */
+  readonly streams: Float64Array;
+  /** Experts of each layer that has any, whether they are fetched or only recorded. */
+  readonly banks: readonly { readonly regions: Float64Array }[];
 }
 
 export interface NativeCache {
@@ -163,6 +195,7 @@ export interface NativeProgram {
   readonly ropes: readonly Float64Array[];
   /** By table. */
   readonly ropeGrowths: readonly RopeGrowth[];
+  readonly tiers: NativeTiers;
   readonly steps: readonly NativeStep[];
   readonly stages: readonly Stage[];
   /** Steps from this stage on make the output: they run for the last token only, unless that of all is asked for. */

@@ -51,7 +51,7 @@ export class WeightMap {
 
   /** @throws CflowError INTERNAL if the file has no such tensor, or it is plain */
   tiled(ref: WeightRef): TiledMatrix {
-    const matrix = this.#relative(ref);
+    const matrix = this.relative(ref);
     const { offset } = this.#region(ref.stream);
     return { ...matrix, stripes: matrix.stripes.map((stripe) => offset + stripe) };
   }
@@ -60,11 +60,15 @@ export class WeightMap {
     const name = (expert: number) => streamName.expert(layer, expert);
     return {
       offsets: Float64Array.from({ length: count }, (_, expert) => this.#region(name(expert)).offset),
-      matrix: (projection) => this.#relative({ stream: name(0), tensor: `${name(0)}.${projection}.weight` }),
+      matrix: (projection) => this.relative({ stream: name(0), tensor: `${name(0)}.${projection}.weight` }),
     };
   }
 
-  #relative(ref: WeightRef): TiledMatrix {
+  /**
+   * A matrix whose stripes count from the first byte of its stream.
+   * @throws CflowError INTERNAL if the file has no such tensor, or it is plain
+   */
+  relative(ref: WeightRef): TiledMatrix {
     const placed = this.#placed(ref);
     if (placed.kind !== 'tiled')
       throw new CflowError('INTERNAL', 'plain, not a tiled matrix', { field: ref.tensor });

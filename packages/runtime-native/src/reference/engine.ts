@@ -10,7 +10,7 @@ import { FileWeightStore, type WeightStore } from '../weights.js';
 import { Interpreter } from './interpreter.js';
 
 /** The reference engine over the weights of a file. */
-export const openReferenceEngine: EngineFactory = async (source, file, { transfers }) => {
+export const openReferenceEngine: EngineFactory = async (source, file, { transfers = 'none' }) => {
   const weights = new FileWeightStore(source, file);
   return referenceEngine(file.config, weights, transfers, () => weights.residentBytes);
 };

@@ -226,7 +226,8 @@ function expertTensors(layer: number, expert: number, weights: WeightStore) {
 }
 
 function transferKey(target: TransferTarget): string {
-  return target.kind === 'stream' ? target.stream : `experts of layer ${target.layer}`;
+  if (target.kind === 'stream') return target.stream;
+  return `${target.predicted ? 'predicted ' : ''}experts of layer ${target.layer}`;
 }
 
 /** The streams behind a target; for experts, those of the routing as it stands when the fetch starts. */

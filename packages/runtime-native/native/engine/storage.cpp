@@ -1,0 +1,40 @@
+#include "storage.h"
+
+namespace cflow {
+
+Storage::Storage(int fd, uint64_t size, const Program& program, const EngineOptions& options) {
+  const DirectOptions& direct = options.direct;
+  if (options.weights != WeightMode::direct) {
+    weights_ = Weights::open(fd, size, options.weights, options.threads);
+    return;
+  }
+  io_ = IoQueue::open(fd, direct.io);
+  weights_ = Weights::open_direct(fd, size, program.resident, *io_);
+  if (!program.banks.empty()) {
+    experts_ = std::make_unique<ExpertStore>(*io_, program.banks, direct.expert_slots, direct.half_life);
+  }
+  if (!program.streams.empty()) {
+    streams_ = std::make_unique<StreamRing>(*io_, program.streams, direct.stream_slots, direct.read_ahead);
+  }
+}
+
+void Storage::begin(uint32_t tokens) {
+  if (experts_) experts_->begin(tokens);
+  if (streams_) streams_->begin();
+}
+
+TierStats Storage::stats() const {
+  TierStats stats;
+  if (experts_) {
+    stats.experts = experts_->stats();
+    stats.stall_seconds += experts_->stall_seconds();
+  }
+  if (streams_) {
+    stats.stream_bytes = streams_->bytes();
+    stats.stall_seconds += streams_->stall_seconds();
+  }
+  if (io_) stats.io = io_->stats();
+  return stats;
+}
+
+}  // namespace cflow

@@ -1,0 +1,117 @@
+/** Where the weights of a file go: measures what the choice needs, and makes it. */
+import { totalmem } from 'node:os';
+import { buildPlan, CflowError, type ModelFile, type TransferMode } from '@cflow/format';
+import type { EngineOptions } from '../engine.js';
+import type { Addon, IoChoice, NativeDirectOptions, NativeEngineOptions } from '../native/addon.js';
+import { lowerPlan } from '../native/lower.js';
+import type { ResolvedOptions } from '../native/options.js';
+import { IN_MEMORY, type Placement } from '../native/tiers.js';
+import { type Bandwidths, configureTiers, size, type TierPlan } from './configure.js';
+import { bandwidths, type MeasuredFile } from './devices.js';
+import { modelSizes } from './estimate.js';
+import { type Prediction, predict } from './predict.js';
+
+/** Where weights are, why, and what that should reach. */
+export interface TierChoice {
+  readonly weights: NativeEngineOptions['weights'];
+  /** For people. */
+  readonly reason: string;
+  /** Bytes that the process may use, and where the number came from. */
+  readonly budget?: number;
+  readonly budgetReason?: string;
+  readonly plan?: TierPlan;
+  readonly io?: IoChoice;
+  readonly bandwidths?: Bandwidths;
+  readonly prediction?: Prediction;
+}
+
+/** What the engine is opened with besides `ResolvedOptions`. */
+export interface ChosenTiers {
+  readonly choice: TierChoice;
+  readonly transfers: TransferMode;
+  readonly placement: Placement;
+  readonly maxBatch: number;
+  readonly direct?: NativeDirectOptions;
+}
+
+/** One MiB in flight four times keeps a disk busy; see docs/benchmarks.md for the sweep. */
+export const IO_DEFAULTS: IoChoice = { block: 2 ** 20, depth: 4, backend: 'auto', mode: 'auto' };
+/** Best on recorded routings; see docs/benchmarks.md. */
+export const HALF_LIFE = 64;
+/** Positions that a budget keeps room for unless told. */
+const CONTEXT = 2048;
+/** Of what the system has left, what is ours without being asked. */
+const DEFAULT_SHARE = 0.8;
+/** The process without a model: measured, but not less. */
+const LEAST_PROCESS = 80e6;
+
+/**
+ * @throws CflowError MEMORY if the budget is too small for the model; it names the smallest that is not
+ */
+export async function chooseTiers(
+  addon: Addon,
+  opened: MeasuredFile,
+  file: ModelFile,
+  resolved: ResolvedOptions,
+  options: EngineOptions,
+): Promise<ChosenTiers> {
+  const { weights = 'auto' } = options;
+  if (weights === 'mapped' || weights === 'resident') return inMemory(weights, 'as asked', resolved);
+  const { budget, budgetReason } = memoryBudget(addon, options.memory);
+  const plan = buildPlan(file.config, { transfers: 'none' });
+  const context = options.context ?? Math.min(CONTEXT, file.config.contextLength);
+  const sizes = modelSizes(plan, file, context, resolved.cache === 'f16' ? 2 : 4);
+  const every: Placement = { streams: new Set(sizes.streams.map(({ name }) => name)), experts: false };
+  const { liveStreams } = lowerPlan(plan, file, { ...resolved, placement: every });
+  const used = Math.max(LEAST_PROCESS, process.memoryUsage.rss());
+  const { expertSlots, streamSlots } = options.direct ?? {};
+  const wishes = { budget, used, maxBatch: resolved.maxBatch, liveStreams, expertSlots, streamSlots };
+  const tiers = configureTiers(sizes, { ...wishes, transfers: options.transfers });
+  const common = { reason: tiers.rule, budget, budgetReason, plan: tiers };
+  if (tiers.weights === 'resident' && weights === 'auto') return inMemory('resident', common, resolved);
+  if (tiers.weights === 'resident') throw nothingToFetch(budget);
+  const io: IoChoice = { ...IO_DEFAULTS, ...options.direct };
+  const rates = await bandwidths(addon, opened, resolved.threads, io);
+  const prediction = predict(sizes, tiers, rates);
+  return {
+    choice: { weights: 'direct', ...common, io, bandwidths: rates, prediction },
+    transfers: tiers.transfers,
+    placement: tiers.placement,
+    maxBatch: tiers.maxBatch,
+    direct: {
+      block: io.block,
+      depth: io.depth,
+      backend: io.backend,
+      mode: io.mode,
+      expertSlots: tiers.expertSlots,
+      streamSlots: tiers.streamSlots,
+      halfLife: options.direct?.halfLife ?? HALF_LIFE,
+      readAhead: tiers.transfers !== 'stall',
+    },
+  };
+}
+
+function inMemory(
+  weights: 'mapped' | 'resident',
+  reason: string | Omit<TierChoice, 'weights'>,
+  { maxBatch }: ResolvedOptions,
+): ChosenTiers {
+  const choice = typeof reason === 'string' ? { weights, reason } : { weights, ...reason };
+  return { choice, transfers: 'none', placement: IN_MEMORY, maxBatch };
+}
+
+function nothingToFetch(budget: number): CflowError {
+  return new CflowError('USAGE', `everything fits the memory of ${size(budget)}: there is nothing to fetch`, {
+    field: 'weights',
+    value: 'direct',
+    remedy: 'leave it out, or set a smaller memory',
+  });
+}
+
+/** What was asked for, or most of what the system and its cgroup have left, with what the process uses already. */
+function memoryBudget(addon: Addon, asked: number | undefined): { budget: number; budgetReason: string } {
+  if (asked !== undefined) return { budget: asked, budgetReason: 'as asked' };
+  const available = Math.min(addon.availableMemory(), totalmem());
+  const budget = Math.floor(DEFAULT_SHARE * available) + process.memoryUsage.rss();
+  return { budget, budgetReason: `${100 * DEFAULT_SHARE} % of ${size(available)} available` };
+}

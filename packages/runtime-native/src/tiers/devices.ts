@@ -1,0 +1,77 @@
+/** What memory and disk of this machine can do: measured once, kept in the user's cache. */
+import { mkdir, readFile, rename, stat, writeFile } from 'node:fs/promises';
+import { homedir } from 'node:os';
+import { dirname, join } from 'node:path';
+import type { Addon, IoChoice } from '../native/addon.js';
+import type { Bandwidths } from './configure.js';
+
+export interface MeasuredFile {
+  readonly name: string;
+  readonly fd: number;
+  readonly size: number;
+}
+
+/** Long enough for a steady rate, short enough to be no burden. */
+const DISK_MILLISECONDS = 250;
+const MEMORY_BYTES = 256 * 2 ** 20;
+
+/** Bytes per second; a figure that was measured before on the same device with the same options is taken as it is. */
+export async function bandwidths(
+  addon: Addon,
+  file: MeasuredFile,
+  threads: number,
+  io: IoChoice,
+): Promise<Bandwidths> {
+  const path = cachePath();
+  const known = await readKept(path);
+  const device = await stat(`/proc/self/fd/${file.fd}`).then(
+    ({ dev }) => dev,
+    () => 0,
+  );
+  const keys = {
+    memory: `memory ${threads} threads`,
+    disk: `disk ${device} ${io.block} ${io.depth} ${io.backend} ${io.mode}`,
+  };
+  const memory = known[keys.memory] ?? (await memoryBandwidth(addon, threads));
+  const disk = known[keys.disk] ?? (await diskBandwidth(addon, file, io));
+  const fresh = known[keys.memory] === undefined || known[keys.disk] === undefined;
+  if (fresh) await keep(path, { ...known, [keys.memory]: memory, [keys.disk]: disk });
+  return { memory, disk };
+}
+
+async function memoryBandwidth(addon: Addon, threads: number): Promise<number> {
+  const runs = await addon.readBandwidth(MEMORY_BYTES, threads, 5);
+  return 1e9 * [...runs].sort((a, b) => a - b)[Math.floor(runs.length / 2)]!;
+}
+
+async function diskBandwidth(addon: Addon, { fd, size }: MeasuredFile, io: IoChoice): Promise<number> {
+  const { bytes, seconds } = await addon.diskBandwidth(fd, size, { ...io, milliseconds: DISK_MILLISECONDS });
+  return bytes / seconds;
+}
+
+function cachePath(): string {
+  return join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'cflow', 'bandwidths.json');
+}
+
+/** What was kept; a file that is not ours, or not there, is none. */
+async function readKept(path: string): Promise<Readonly<Record<string, number>>> {
+  try {
+    const kept: unknown = JSON.parse(await readFile(path, 'utf8'));
+    const rates = Object.entries(kept ?? {}).filter(([, rate]) => Number.isFinite(rate) && rate > 0);
+    return Object.fromEntries(rates);
+  } catch {
+    return {};
+  }
+}
+
+/** Running a model needs no right to write: what cannot be kept is measured again. */
+async function keep(path: string, values: Readonly<Record<string, number>>): Promise<void> {
+  try {
+    await mkdir(dirname(path), { recursive: true });
+    const partial = `${path}.${process.pid}`;
+    await writeFile(partial, `${JSON.stringify(values, undefined, 2)}\n`);
+    await rename(partial, path);
+  } catch {
+    // As said above.
+  }
+}
