@@ -35,12 +35,15 @@ it('lists what stands in tables once, and lets no cell end a row', () => {
     columns: ['', 'n'],
     rows: [
       ['a|b\nc', 1234.5],
+      ['whole', 12345],
       ['none', null],
     ],
   };
   const { results } = benchmarkSections({
     other: resultWith([metric('m', 's', 'lower', [1])], { tables: [table] }),
   });
-  expect(results).toContain('T:\n\n|  | n |\n|---|---|\n| a\\|b c | 1,235 |\n| none |  |');
+  expect(results).toContain(
+    'T:\n\n|  | n |\n|---|---|\n| a\\|b c | 1,235 |\n| whole | 12,345 |\n| none |  |',
+  );
   expect(results).not.toContain('| m |');
 });

@@ -12,7 +12,7 @@ import { type Metric, metric, readResult } from '../src/harness/result.js';
 import { fitLengths } from '../src/peers/peers-bench.js';
 import { ROWS } from '../src/scorecard/rows.js';
 import { score } from '../src/scorecard/scorecard.js';
-import type { EvidenceOf } from '../src/scorecard/sources.js';
+import { type EvidenceOf, SOURCE_NAMES } from '../src/scorecard/sources.js';
 import { synthesizeModel } from '../src/synth/synth-model.js';
 import { resultWith } from './results.js';
 
@@ -110,9 +110,10 @@ describe('a verdict', () => {
   });
 });
 
-it('has the eight claims of the report, in order', () => {
+it('has the eight claims of the report, in order, and every source decides something', () => {
   const claims = ROWS.flatMap(({ claim }) => /^(\d) /.exec(claim)?.[1] ?? []);
   expect(claims).toEqual(['1', '2', '3', '4', '5', '6', '7', '8']);
+  expect(new Set(ROWS.flatMap(({ needs }) => needs))).toEqual(new Set(SOURCE_NAMES));
 });
 
 it('the bundled model bears out what needs no clock', async () => {

@@ -1,7 +1,7 @@
 /** Results as one HTML page that needs nothing else: no script, no font, no request. */
 import type { BenchResult, Metric, Table } from '../harness/result.js';
 import { type ChartData, chartSvg } from './charts.js';
-import { machineRows, significant } from './text.js';
+import { cellText, machineRows, significant } from './text.js';
 
 export interface NamedResult {
   /** Of its file, without folder and extension. */
@@ -87,8 +87,8 @@ function metricTable(metrics: readonly Metric[]): Table {
 }
 
 function htmlTable({ title, columns, rows }: Table): string {
-  const cells = (tag: string, row: readonly unknown[]) =>
-    `<tr>${row.map((cell) => `<${tag}>${escapeHtml(String(cell ?? ''))}</${tag}>`).join('')}</tr>`;
+  const cells = (tag: string, row: readonly (string | number | null)[]) =>
+    `<tr>${row.map((cell) => `<${tag}>${escapeHtml(cellText(cell))}</${tag}>`).join('')}</tr>`;
   const head = columns.some(Boolean) ? cells('th', columns) : '';
   return `<h3>${escapeHtml(title)}</h3><table>${head}${rows.map((row) => cells('td', row)).join('')}</table>`;
 }

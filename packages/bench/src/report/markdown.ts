@@ -2,7 +2,7 @@
 import type { BenchResult, Metric, Table } from '../harness/result.js';
 import { score } from '../scorecard/scorecard.js';
 import { SOURCE_NAMES, type SourceName } from '../scorecard/sources.js';
-import { machineRows, significant, spreadText } from './text.js';
+import { cellText, machineRows, spreadText } from './text.js';
 
 /** By the name of the file. */
 export type NamedResults = Readonly<Record<string, BenchResult>>;
@@ -48,11 +48,9 @@ function metricsPart(metrics: readonly Metric[]): string {
 }
 
 function tablePart({ title, columns, rows }: Table): string {
-  const text = (cell: string | number | null) =>
-    typeof cell === 'number' ? significant(cell) : (cell ?? '');
   return `${title}:\n\n${markdownTable(
     columns,
-    rows.map((row) => row.map(text)),
+    rows.map((row) => row.map(cellText)),
   )}`;
 }
 

@@ -15,6 +15,12 @@ export function significant(value: number): string {
   });
 }
 
+/** A cell of a table: whole numbers whole, others by `significant`. */
+export function cellText(cell: string | number | null): string {
+  if (typeof cell !== 'number') return cell ?? '';
+  return Number.isInteger(cell) ? cell.toLocaleString('en-US') : significant(cell);
+}
+
 /** `60.6 (52.8–66.9)`; the median alone where all runs agree. */
 export function spreadText({ median, min, max }: Pick<Metric, 'median' | 'min' | 'max'>): string {
   const middle = significant(median);
