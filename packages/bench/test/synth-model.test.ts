@@ -75,6 +75,16 @@ describe('geometries', () => {
     expect(parameterCount(whole('olmoe'))).toBe(6_919_161_856);
   });
 
+  it('has its delayed sibling: a dense FFN besides, and no q/k norms', () => {
+    // A layer: 2·2048 norms fewer, 3·2048² FFN more.
+    expect(parameterCount(whole('olmoe-delayed'))).toBe(6_919_161_856 + 16 * (3 * 2048 ** 2 - 2 * 2048));
+    expect(whole('olmoe-delayed')).toMatchObject({
+      combineStyle: 'delayedSum',
+      denseDelay: 1,
+      expertDelay: 2,
+    });
+  });
+
   it('has a dense model of 1.1 billion parameters', () => {
     // A layer: 2·2048² + 2·256·2048 attention, 3·5632·2048 FFN, 2·2048 norms; twice 32,000·2048; final norm.
     expect(parameterCount(whole('dense-1.1b'))).toBe(1_100_048_384);

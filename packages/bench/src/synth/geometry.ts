@@ -72,6 +72,13 @@ const OLMOE_LAYER: ModelConfigInput['layers'][number] = {
   experts: { count: 64, topK: 8, dim: 1024, activation: 'silu', normalizeTopK: false },
 };
 
+/** The same attention and experts in layers of arch2_4: a small dense FFN beside experts that are added two layers later. */
+const OLMOE_DELAYED_LAYER: ModelConfigInput['layers'][number] = {
+  ...OLMOE_LAYER,
+  attention: { ...OLMOE_LAYER.attention, qkNorm: 'none' },
+  ffn: { dim: 2048, activation: 'silu' },
+};
+
 /** The shapes of Mixtral, an eighth of its size: grouped queries, eight experts that are FFNs each, two of them chosen. */
 const MIXTRAL_LAYER: ModelConfigInput['layers'][number] = {
   attention: {
@@ -95,6 +102,18 @@ const MODELS: Record<string, ModelConfig> = {
     normEps: 1e-5,
     combineStyle: 'sequential',
     layers: Array.from({ length: 16 }, () => OLMOE_LAYER),
+  }),
+  'olmoe-delayed': parseModelConfig({
+    name: 'olmoe-delayed',
+    family: 'cflow',
+    hiddenDim: 2048,
+    vocabSize: 50_304,
+    contextLength: 4096,
+    normEps: 1e-5,
+    combineStyle: 'delayedSum',
+    denseDelay: 1,
+    expertDelay: 2,
+    layers: Array.from({ length: 16 }, () => OLMOE_DELAYED_LAYER),
   }),
   mixtral: parseModelConfig({
     name: 'mixtral',
