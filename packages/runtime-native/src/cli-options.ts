@@ -2,9 +2,12 @@
 import { CflowError, exitCodeHelp } from '@cflow/format';
 import { usageError } from '@cflow/format/node';
 import yargs from 'yargs';
-import { ENGINES, type EngineName } from './model.js';
+import { parseBytes } from './bytes.js';
+import { ENGINES, type EngineName, type OpenModelOptions } from './model.js';
 import { SAMPLER_DEFAULTS } from './sampler.js';
 import { DEFAULT_MAX_TOKENS } from './session.js';
+
+const DISK = 'Weights fetched from disk:';
 
 const OPTIONS = {
   prompt: { type: 'string', requiresArg: true, describe: 'text to continue' },
@@ -52,8 +55,50 @@ const OPTIONS = {
   },
   threads: { type: 'number', requiresArg: true, describe: 'threads that compute [default: CPUs allowed]' },
   weights: {
-    choices: ['auto', 'mapped', 'resident'] as const,
-    describe: 'in the page cache, or read into memory first [default: auto, by the memory available]',
+    choices: ['auto', 'mapped', 'resident', 'direct'] as const,
+    describe:
+      'in the page cache, read into memory first, or fetched from disk as they are needed [default: auto, by the memory]',
+  },
+  memory: {
+    type: 'string',
+    requiresArg: true,
+    describe: 'what the process may use, as 2GiB or 1500MB [default: most of what is available]',
+  },
+  context: {
+    type: 'number',
+    requiresArg: true,
+    describe: 'positions to keep room for within --memory [default: 2048]',
+  },
+  explain: {
+    type: 'boolean',
+    default: false,
+    describe: 'say on stderr where weights go, why, and what was reached',
+  },
+  trace: { type: 'string', requiresArg: true, describe: 'write which experts the routings chose to a file' },
+  transfers: {
+    choices: ['stall', 'overlap', 'predict'] as const,
+    describe: 'wait for each fetch, compute meanwhile, or also fetch ahead of the routing',
+    group: DISK,
+  },
+  'expert-slots': { type: 'number', requiresArg: true, describe: 'experts to hold in memory', group: DISK },
+  'stream-slots': { type: 'number', requiresArg: true, describe: 'fetched streams to hold', group: DISK },
+  'half-life': {
+    type: 'number',
+    requiresArg: true,
+    describe: 'tokens after which half of how often an expert was chosen is forgotten; 0 = LRU',
+    group: DISK,
+  },
+  'io-block': { type: 'string', requiresArg: true, describe: 'bytes of a read, as 1MiB', group: DISK },
+  'io-depth': { type: 'number', requiresArg: true, describe: 'reads under way at once', group: DISK },
+  'io-backend': {
+    choices: ['auto', 'uring', 'threads'] as const,
+    describe: 'how they are made',
+    group: DISK,
+  },
+  'io-mode': {
+    choices: ['auto', 'buffered'] as const,
+    describe: 'O_DIRECT where it works, or the page cache',
+    group: DISK,
   },
   arithmetic: {
     choices: ['q8', 'f32'] as const,
@@ -90,7 +135,53 @@ export function commandLine(argv: string[]) {
 export type Arguments = Awaited<ReturnType<ReturnType<typeof commandLine>['parse']>> & { file: string };
 
 /** Options that the reference engine would ignore. */
-const NATIVE_OPTIONS = ['threads', 'weights', 'arithmetic', 'cache', 'profile'] as const;
+const NATIVE_OPTIONS = [
+  'threads',
+  'weights',
+  'arithmetic',
+  'cache',
+  'profile',
+  'memory',
+  'context',
+  'explain',
+  'trace',
+  'expert-slots',
+  'stream-slots',
+  'half-life',
+  'io-block',
+  'io-depth',
+  'io-backend',
+  'io-mode',
+] as const;
+
+/** How the model is opened. */
+export function openOptions(args: Arguments): OpenModelOptions {
+  const { engine, threads, weights, arithmetic, cache, profile, context, transfers, trace } = args;
+  const { memory, expertSlots, streamSlots, halfLife, ioBlock, ioDepth, ioBackend, ioMode } = args;
+  const direct = {
+    expertSlots,
+    streamSlots,
+    halfLife,
+    block: ioBlock === undefined ? undefined : parseBytes(ioBlock, '--io-block'),
+    depth: ioDepth,
+    backend: ioBackend,
+    mode: ioMode,
+  };
+  const given = Object.fromEntries(Object.entries(direct).filter(([, value]) => value !== undefined));
+  return {
+    engine,
+    threads,
+    weights,
+    arithmetic,
+    cache,
+    profile,
+    context,
+    transfers,
+    memory: memory === undefined ? undefined : parseBytes(memory, '--memory'),
+    recordRoutings: trace !== undefined,
+    ...(Object.keys(given).length > 0 && { direct: given }),
+  };
+}
 
 /** @throws CflowError USAGE for what the parser lets through */
 export function checkArguments(args: Arguments): void {

@@ -3,12 +3,13 @@ import { createInterface } from 'node:readline';
 import { CflowError } from '@cflow/format';
 import { runCommand, writeMessage, writeOutput } from '@cflow/format/node';
 import { Chat } from './chat.js';
-import { type Arguments, checkArguments, commandLine } from './cli-options.js';
+import { type Arguments, checkArguments, commandLine, openOptions } from './cli-options.js';
 import { profileText } from './cli-profile.js';
 import { Model } from './model.js';
 import { perplexity } from './perplexity.js';
 import { Sampler } from './sampler.js';
 import type { FinishReason, GenerateOptions, SessionStats } from './session.js';
+import { explainChoice, explainRun } from './tiers/explain.js';
 
 /** Runs cflow-run; resolves to the exit code and never throws. */
 export async function main(argv: string[]): Promise<number> {
@@ -47,11 +48,11 @@ async function run(argv: string[], signal: AbortSignal): Promise<number> {
   }
   const args = parsed as Arguments;
   checkArguments(args);
-  const { engine, threads, weights, arithmetic, cache, profile } = args;
-  const model = await Model.open(args.file, { engine, threads, weights, arithmetic, cache, profile });
+  const model = await Model.open(args.file, openOptions(args));
   try {
     if (model.fallback)
       await note(`native engine not available (${model.fallback}); using the reference engine`);
+    if (args.explain) await explain(model);
     if (args.chat) await chat(model, args, signal);
     else await (args.perplexity === undefined ? generate(model, args, signal) : score(model, args, signal));
     return 0;
@@ -84,6 +85,7 @@ async function generate(model: Model, args: Arguments, signal: AbortSignal): Pro
   }
   const stats = session.stats();
   if (args.profile) await showProfile(stats);
+  if (args.explain && stats.native) await lines(explainRun(stats.native, stats.tokensPerSecond));
   if (!args.json) return write('\n');
   const text = model.tokenizer?.decode(ids) ?? '';
   const vocabulary = { model: model.config.vocabSize, tokenizer: model.tokenizer?.vocabSize };
@@ -120,6 +122,7 @@ async function score(model: Model, args: Arguments, signal: AbortSignal): Promis
   const { stories: limit, tokens } = args;
   const result = await perplexity(model, text, { stories: limit, tokens, signal, onStats });
   if (args.profile && stats) await showProfile(stats);
+  if (args.explain && stats?.native) await lines(explainRun(stats.native, 0));
   const engine = { name: model.engineName, fallback: model.fallback };
   if (args.json) return write(`${JSON.stringify({ ...result, engine, stats })}\n`);
   const { nats, perplexity: e, predictedTokens, stories } = result;
@@ -136,6 +139,16 @@ function together(before: SessionStats, last: SessionStats): SessionStats {
     prefillMs: before.prefillMs + last.prefillMs,
     firstTokenMs: before.firstTokenMs,
   };
+}
+
+async function explain(model: Model): Promise<void> {
+  await using session = model.createSession();
+  const { native } = session.stats();
+  if (native) await lines(explainChoice(native.choice));
+}
+
+function lines(texts: readonly string[]): Promise<void> {
+  return writeMessage(texts.map((text) => `${text}\n`).join(''));
 }
 
 function showProfile(stats: SessionStats): Promise<void> {

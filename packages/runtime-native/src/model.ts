@@ -3,6 +3,7 @@ import { type ByteSource, CflowError, type Metadata, type ModelConfig, openModel
 import { type FileSource, openFileSource } from '@cflow/format/node';
 import { type Check, check, checkOptions, choice } from './checks.js';
 import type { Engine, EngineFactory, EngineOptions } from './engine.js';
+import type { NativeRouting } from './native/addon.js';
 import { nativeProblem, openNativeEngine } from './native/engine.js';
 import { ENGINE_CHECKS } from './native/options.js';
 import { openReferenceEngine } from './reference/engine.js';
@@ -107,6 +108,13 @@ export class Model {
     sessions.add(known);
     DROPPED.register(session, forget);
     return session;
+  }
+
+  /**
+   * What the routers chose since the last call, of a model that was opened with `recordRoutings`; by batch and layer.
+   */
+  takeRoutings(): readonly NativeRouting[] {
+    return this.#parts.engine.takeRoutings?.() ?? [];
   }
 
   /** Closes sessions, engine and file; calling it again does nothing. */

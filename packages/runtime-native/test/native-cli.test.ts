@@ -83,7 +83,7 @@ describe('cflow-run', () => {
     expect([code, out.split('\n')]).toEqual([0, [expect.stringMatching(/^\d+(,\d+){7}$/), '']]);
     expect(err).toMatch(/^decode +[\d.]+ tokens\/s; .* \(p50\), .* \(p99\)$/m);
     expect(err).toMatch(/^engine +native, \w+, 2 threads \(as asked\), q8 activations, f16 cache$/m);
-    expect(err).toMatch(/^weights +resident \(.* at most half of .* available\)$/m);
+    expect(err).toMatch(/^weights +resident \(W \+ C \+ M = .* fit .*: everything in memory\)$/m);
     expect(err).toMatch(/^barriers +\d+ per token$/m);
     expect(err).toMatch(/^matvec +\d+ +[\d.]+ ms +[\d.]+ % +[\d.]+$/m);
   });

@@ -12,7 +12,8 @@ export interface MeasuredFile {
 }
 
 /** Long enough for a steady rate, short enough to be no burden. */
-const DISK_MILLISECONDS = 250;
+const DISK_MILLISECONDS = 120;
+const DISK_RUNS = 4;
 const MEMORY_BYTES = 256 * 2 ** 20;
 
 /** Bytes per second; a figure that was measured before on the same device with the same options is taken as it is. */
@@ -41,12 +42,17 @@ export async function bandwidths(
 
 async function memoryBandwidth(addon: Addon, threads: number): Promise<number> {
   const runs = await addon.readBandwidth(MEMORY_BYTES, threads, 5);
-  return 1e9 * [...runs].sort((a, b) => a - b)[Math.floor(runs.length / 2)]!;
+  return 1e9 * Math.max(...runs);
 }
 
+/** The best of some runs: what else the machine does makes a disk look slower than it is, never faster. */
 async function diskBandwidth(addon: Addon, { fd, size }: MeasuredFile, io: IoChoice): Promise<number> {
-  const { bytes, seconds } = await addon.diskBandwidth(fd, size, { ...io, milliseconds: DISK_MILLISECONDS });
-  return bytes / seconds;
+  let best = 0;
+  for (let run = 0; run < DISK_RUNS; run++) {
+    const { bytes, seconds } = await addon.diskBandwidth(fd, size, { ...io, milliseconds: DISK_MILLISECONDS });
+    best = Math.max(best, bytes / seconds);
+  }
+  return best;
 }
 
 function cachePath(): string {

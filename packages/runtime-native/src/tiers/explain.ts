@@ -1,0 +1,63 @@
+/** The choice of tiers and what came of it, as lines for people. */
+import type { NativeStats } from '../engine.js';
+import type { TierChoice } from './choose.js';
+import { size } from './configure.js';
+
+/** Before a run: the estimate, the rule that fired, and what it should reach. */
+export function explainChoice(choice: TierChoice): string[] {
+  const { budget, budgetReason, plan, reason, weights } = choice;
+  if (!plan || budget === undefined) return [`weights     ${weights} (${reason})`];
+  const { memory } = plan;
+  const parts = Object.entries(memory).filter(([, bytes]) => bytes > 0);
+  return [
+    `memory      ${size(budget)} (${budgetReason})`,
+    `for         ${parts.map(([name, bytes]) => `${name} ${size(bytes)}`).join(', ')}`,
+    `rule        ${reason}`,
+    ...(weights === 'direct' ? directLines(choice) : []),
+  ];
+}
+
+function directLines({ plan, io, bandwidths, prediction }: TierChoice): string[] {
+  const { expertSlots, streamSlots, placement, transfers, mode, maxBatch } = plan!;
+  const { streams } = placement;
+  const { memory, disk } = bandwidths!;
+  const { compute, io: fetching, interference, tokensPerSecond, gain } = prediction!;
+  const fetched = [
+    ...(expertSlots ? [`experts, ${expertSlots} in memory`] : []),
+    ...(streams.size ? [`${streams.size} streams, ${streamSlots} in memory`] : []),
+  ];
+  return [
+    `fetched     ${fetched.join('; ')}`,
+    `pipeline    ${transfers}, ${mode}; up to ${maxBatch} tokens of a prompt at once`,
+    `reads       ${size(io!.block)} a block, ${io!.depth} under way, ${io!.backend} backend, ${io!.mode} mode`,
+    `measured    memory ${rate(memory)}, disk ${rate(disk)}`,
+    `predicted   C ${ms(compute)}, IO ${ms(fetching)} a token, interference ${(100 * interference).toFixed(0)} %: ` +
+      `${tokensPerSecond.toFixed(1)} tokens/s, ${gain.toFixed(2)} times what waiting for each fetch gives`,
+  ];
+}
+
+/** After a run: what was predicted beside what was measured. */
+export function explainRun(native: NativeStats, tokensPerSecond: number): string[] {
+  const { choice, tiers, threads } = native;
+  if (choice.weights !== 'direct') return [];
+  const { prediction } = choice;
+  const called = tiers.hits + tiers.predicted + tiers.misses;
+  const share = (count: number) => `${((100 * count) / called).toFixed(1)} %`;
+  const reached = tokensPerSecond / prediction!.tokensPerSecond;
+  const way = tiers.direct ? 'O_DIRECT' : 'buffered';
+  return [
+    `disk        ${size(tiers.bytesRead)} at ${rate(tiers.bytesRead / tiers.busySeconds)} (${way}, ${tiers.uring ? 'io_uring' : 'threads'}${tiers.reason && `; ${tiers.reason}`})`,
+    ...(called
+      ? [
+          `experts     ${share(tiers.hits)} in memory, ${share(tiers.predicted)} on their way by a prediction, ${share(tiers.misses)} not`,
+        ]
+      : []),
+    `stalled     ${tiers.stallSeconds.toFixed(3)} s over ${threads} threads`,
+    ...(tokensPerSecond > 0
+      ? [`reached     ${tokensPerSecond.toFixed(1)} tokens/s, ${reached.toFixed(2)} of what was predicted`]
+      : []),
+  ];
+}
+
+const rate = (bytesPerSecond: number) => `${(bytesPerSecond / 1e9).toFixed(2)} GB/s`;
+const ms = (seconds: number) => `${(1000 * seconds).toFixed(2)} ms`;
