@@ -49,7 +49,10 @@ async function memoryBandwidth(addon: Addon, threads: number): Promise<number> {
 async function diskBandwidth(addon: Addon, { fd, size }: MeasuredFile, io: IoChoice): Promise<number> {
   let best = 0;
   for (let run = 0; run < DISK_RUNS; run++) {
-    const { bytes, seconds } = await addon.diskBandwidth(fd, size, { ...io, milliseconds: DISK_MILLISECONDS });
+    const { bytes, seconds } = await addon.diskBandwidth(fd, size, {
+      ...io,
+      milliseconds: DISK_MILLISECONDS,
+    });
     best = Math.max(best, bytes / seconds);
   }
   return best;
