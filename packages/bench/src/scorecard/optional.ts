@@ -1,25 +1,23 @@
-/** Commands in folders of their own, found by name, so that one that is missing leaves the others alone. */
+/** Commands in folders of their own: loaded when they are needed, known by name. */
 import type { CommandModule } from 'yargs';
 import type { Measure } from '../harness/quick.js';
-
-export const OPTIONAL_COMMANDS = ['l1d', 'storage', 'overlap', 'cache', 'residual'] as const;
 
 export interface OptionalCommand {
   readonly command: CommandModule;
   readonly measureQuick: Measure;
 }
 
-/** The folder's command.ts; undefined if there is none. */
+/** A line for each folder that has a command.ts. */
+const FOLDERS: Readonly<Record<string, () => Promise<unknown>>> = {
+  l1d: () => import('../l1d/command.js'),
+  storage: () => import('../storage/command.js'),
+  residual: () => import('../residual/command.js'),
+};
+
+export const OPTIONAL_COMMANDS: readonly string[] = Object.keys(FOLDERS);
+
+/** Undefined if there is no such folder. */
 export async function optionalCommand(name: string): Promise<OptionalCommand | undefined> {
-  const url = new URL(`../${name}/command.js`, import.meta.url).href;
-  try {
-    return (await import(url)) as OptionalCommand;
-  } catch (error) {
-    if (
-      (error as NodeJS.ErrnoException).code === 'ERR_MODULE_NOT_FOUND' &&
-      String(error).includes(`${name}/command`)
-    )
-      return undefined;
-    throw error;
-  }
+  // Each command knows the type of its own options; the parser needs none of them.
+  return (await FOLDERS[name]?.()) as OptionalCommand | undefined;
 }
