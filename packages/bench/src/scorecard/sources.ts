@@ -20,6 +20,7 @@ export const SOURCE_NAMES = [
   'l1d',
   'storage',
   'overlap',
+  'ladder',
   'cache',
   'residual',
   'peers',
@@ -43,6 +44,10 @@ const SOURCES: Readonly<Record<SourceName, Measure>> = {
   l1d: folder('l1d'),
   storage: folder('storage'),
   overlap: folder('overlap'),
+  ladder: async () => {
+    const remedy = 'cflow-bench overlap MODEL --ladder --save packages/bench/results/ladder.json';
+    throw new CflowError('UNSUPPORTED', 'a model larger than the bundled one is needed', { remedy });
+  },
   cache: folder('cache'),
   residual: folder('residual'),
   peers: async ({ quick, threads }) => {
