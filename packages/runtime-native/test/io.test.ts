@@ -12,7 +12,7 @@ const build = fileURLToPath(new URL('../build/native', import.meta.url));
 const binary = join(build, 'io-test');
 
 const run = (command: string, ...args: string[]): string =>
-  execFileSync(command, args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] });
+  execFileSync(command, args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'], timeout: 240_000 });
 
 describe('the disk queue', () => {
   it('reads and writes the right bytes, whatever goes wrong', { timeout: 300_000 }, () => {

@@ -8,7 +8,7 @@ const build = fileURLToPath(new URL('../build/native/', import.meta.url));
 const binary = `${build}kernel-test`;
 
 const run = (command: string, ...args: string[]): string =>
-  execFileSync(command, args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] });
+  execFileSync(command, args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'], timeout: 240_000 });
 
 // Built while tests are collected: the list of instruction sets comes from the binary.
 run('make', '-C', native, `BUILD=${build.slice(0, -1)}`, binary);

@@ -42,11 +42,12 @@ class ExpertCache {
     uint32_t best = kNone;
     double least = std::numeric_limits<double>::infinity();
     for (uint32_t slot = 0; slot < slots(); slot++) {
-      const double value = keys_[slot] == kNone ? kNever : values_[keys_[slot]];
-      if ((best == kNone || value < least) && free(slot)) {
-        best = slot;
-        least = value;
-      }
+      const bool empty = keys_[slot] == kNone;
+      if (best != kNone && !empty && values_[keys_[slot]] >= least) continue;
+      if (!free(slot)) continue;
+      best = slot;
+      if (empty) break;
+      least = values_[keys_[slot]];
     }
     if (best == kNone) return kNone;
     if (keys_[best] != kNone) slots_[keys_[best]] = kNone;

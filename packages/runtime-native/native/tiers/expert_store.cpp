@@ -47,7 +47,8 @@ void ExpertStore::begin(uint32_t tokens) {
   for (auto& list : used_) list.clear();
   for (auto& list : predicted_) list.clear();
   for (uint32_t slot = 0; slot < slots_.count(); slot++) {
-    holds_[slot] = Hold::none;
+    // Held only after a batch that was broken off.
+    if (holds_[slot] != Hold::none) drop(slot);
     if (!slots_.pending(slot) && slots_.failed(slot)) cache_.clear(slot);
   }
 }
@@ -67,30 +68,43 @@ void ExpertStore::call(uint32_t bank, std::span<const ExpertUse> chosen) {
     (predicted ? stats_.predicted : stats_.hits)++;
     use(bank, slot);
     if (slots_.pending(slot)) slots_.promote(slot);
-    else if (slots_.failed(slot)) slots_.read(slot, region(bank, expert), IoPriority::needed);
+    else if (slots_.failed(slot)) read(bank, expert, slot, IoPriority::needed);
   }
   for (const uint32_t expert : missing) {
-    const uint32_t slot = admit(bank, expert, IoPriority::needed);
-    if (slot == ExpertCache::kNone) {
-      throw Error("INTERNAL", std::to_string(slots_.count()) + " slots are too few for the experts of a batch");
-    }
+    // A router that met NaN may name one twice; the batch fails, and the cache must not.
+    if (cache_.slot_of(key(bank, expert)) != ExpertCache::kNone) continue;
+    uint32_t slot;
+    while ((slot = admit(bank, expert, IoPriority::needed)) == ExpertCache::kNone) make_room();
     stats_.misses++;
     use(bank, slot);
   }
+}
+
+void ExpertStore::make_room() {
+  for (auto& slots : predicted_) {
+    if (slots.empty()) continue;
+    drop(slots.back());
+    slots.pop_back();
+    return;
+  }
+  for (uint32_t slot = 0; slot < slots_.count(); slot++) {
+    if (holds_[slot] != Hold::none) continue;
+    stalls_.time([&] { slots_.settle(slot); });
+    return;
+  }
+  throw Error("INTERNAL", std::to_string(slots_.count()) + " slots are too few for the experts of a batch");
 }
 
 void ExpertStore::call_ahead(uint32_t bank, std::span<const ExpertUse> predicted) {
   for (const auto& [expert, count] : predicted) {
     uint32_t slot = cache_.slot_of(key(bank, expert));
     // What is in memory is held as well: the next calls must not put it out.
-    if (slot != ExpertCache::kNone) {
-      if (holds_[slot] == Hold::none && slots_.ready(slot)) use(bank, slot);
-      continue;
-    }
-    slot = admit(bank, expert, IoPriority::ahead);
+    const bool kept = slot != ExpertCache::kNone;
+    if (kept && (holds_[slot] != Hold::none || !slots_.ready(slot))) continue;
+    if (!kept) slot = admit(bank, expert, IoPriority::ahead);
     if (slot == ExpertCache::kNone) continue;
-    stats_.ahead++;
-    holds_[slot] = Hold::predicted;
+    if (!kept) stats_.ahead++;
+    holds_[slot] = kept ? Hold::kept : Hold::predicted;
     predicted_[bank].push_back(slot);
   }
 }
@@ -99,11 +113,14 @@ void ExpertStore::drop_predictions(uint32_t bank, std::span<const ExpertUse> cho
   for (const uint32_t slot : predicted_[bank]) {
     const uint32_t expert = cache_.key_of(slot) - first_key_[bank];
     const bool right = std::any_of(chosen.begin(), chosen.end(), [&](const ExpertUse& use) { return use.expert == expert; });
-    if (right) continue;
-    holds_[slot] = Hold::none;
-    if (slots_.pending(slot) && slots_.withdraw(slot)) cache_.clear(slot);
+    if (!right) drop(slot);
   }
   predicted_[bank].clear();
+}
+
+void ExpertStore::drop(uint32_t slot) {
+  holds_[slot] = Hold::none;
+  if (slots_.pending(slot) && slots_.withdraw(slot)) cache_.clear(slot);
 }
 
 void ExpertStore::use(uint32_t bank, uint32_t slot) {
@@ -114,8 +131,18 @@ void ExpertStore::use(uint32_t bank, uint32_t slot) {
 uint32_t ExpertStore::admit(uint32_t bank, uint32_t expert, IoPriority priority) {
   const uint32_t slot = cache_.admit(
       key(bank, expert), [this](uint32_t s) { return holds_[s] == Hold::none && !slots_.pending(s); });
-  if (slot != ExpertCache::kNone) slots_.read(slot, region(bank, expert), priority);
+  if (slot != ExpertCache::kNone) read(bank, expert, slot, priority);
   return slot;
+}
+
+void ExpertStore::read(uint32_t bank, uint32_t expert, uint32_t slot, IoPriority priority) {
+  try {
+    slots_.read(slot, region(bank, expert), priority);
+  } catch (...) {
+    // What stands there is not the expert.
+    cache_.clear(slot);
+    throw;
+  }
 }
 
 void ExpertStore::release(uint32_t bank) {

@@ -38,7 +38,7 @@ class ExpertStore {
   /// Starts to read those that are not in memory, and keeps all of them until `release`.
   /// @throws Error INTERNAL if there are too few slots, MEMORY
   void call(uint32_t bank, std::span<const ExpertUse> chosen);
-  /// The same on a prediction: where a slot can be had, less urgent, kept until the bank is called.
+  /// The same on a prediction: where a slot can be had, less urgent, kept until the bank is called or a call needs room.
   void call_ahead(uint32_t bank, std::span<const ExpertUse> predicted);
   void release(uint32_t bank);
   /// Waits for all that was called of a bank.
@@ -58,15 +58,21 @@ class ExpertStore {
   uint32_t admit(uint32_t bank, uint32_t expert, IoPriority priority);
   void drop_predictions(uint32_t bank, std::span<const ExpertUse> chosen);
   void use(uint32_t bank, uint32_t slot);
+  /// Nothing holds the slot any more; what was not begun to be read is not read.
+  void drop(uint32_t slot);
+  /// Brings a slot closer to being free: the last prediction gives way; without any, waits for a read that nobody wants.
+  /// @throws Error INTERNAL if all slots are in use
+  void make_room();
 
   const std::vector<std::vector<FetchRegion>> banks_;
   std::vector<uint32_t> first_key_;
   ExpertCache cache_;
   Slots slots_;
-  enum class Hold : uint8_t { none, used, predicted };
+  /// By the experts that were called; or by a prediction, which had it read or found it in memory.
+  enum class Hold : uint8_t { none, used, predicted, kept };
   /// By slot.
   std::vector<Hold> holds_;
-  /// Slots that are held, by bank.
+  /// Slots that are held, by bank: used, and predicted or kept.
   std::vector<std::vector<uint32_t>> used_;
   std::vector<std::vector<uint32_t>> predicted_;
   ExpertStats stats_;

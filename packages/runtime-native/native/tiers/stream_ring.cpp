@@ -68,8 +68,8 @@ bool StreamRing::fetch_next(IoPriority priority) {
   const uint32_t slot = free_.back();
   // Only after a batch that was broken off.
   slots_.settle(slot);
-  free_.pop_back();
   slots_.read(slot, streams_[next_], priority);
+  free_.pop_back();
   slot_of_[next_] = slot;
   next_ = (next_ + 1) % static_cast<uint32_t>(streams_.size());
   return true;

@@ -1,0 +1,314 @@
+// Keys and values beyond their memory: whatever goes to disk and comes back, and whatever goes wrong there, the output is
+// that of a session with memory for all, bit by bit, or a typed error after which it goes on. Exits 1 at the first
+// failure.
+#include <sys/resource.h>
+
+#include <csignal>
+#include <thread>
+
+#include "engine-model.h"
+
+using namespace engine_test;
+
+namespace {
+
+constexpr uint32_t kLayers = 8, kLongContext = 1500;
+/// Pages of 64 positions.
+constexpr uint64_t kPositions = 64;
+
+/// Layers 2 and 5 have windows; six have none, and share a key head among two query heads.
+Model make_layers() {
+  enum : BufferId { x, normed, q, k, v, heads, attn, logits };
+  FileMaker file;
+  Program p;
+  p.dtype = Dtype::f32;
+  constexpr uint32_t kQ = kHeads * kHeadDim, kKv = kKvHeads * kHeadDim;
+  p.buffers = {kDim, kDim, kQ, kKv, kKv, kQ, kDim, kVocab};
+  p.ropes = {{1.0, 0.5, 0.1, 0.01, 0.001, 0.0001}};
+  const auto add = [&](Step step) {
+    p.steps.push_back(std::move(step));
+    return static_cast<uint32_t>(p.steps.size() - 1);
+  };
+  const auto norm = [&] { return add(step::RmsNorm{x, file.vector(kDim), kDim, kDim, 1e-5f, normed}); };
+  const uint32_t embed = add(step::Embed{file.matrix(kVocab, kDim), 2.0f, x});
+  p.stages.push_back({{}, {embed, norm()}, {}});
+  for (uint32_t layer = 0; layer < kLayers; layer++) {
+    const uint32_t window = layer == 2 || layer == 5 ? kWindow : 0;
+    p.caches.push_back({kKvHeads, kHeadDim, window});
+    const uint32_t project = add(
+        step::Matvec{normed, {{q, file.matrix(kQ, kDim), -1}, {k, file.matrix(kKv, kDim), -1}, {v, file.matrix(kKv, kDim), -1}}});
+    const uint32_t rope_q = add(step::Rope{q, kHeadDim, 0});
+    const uint32_t rope_k = add(step::Rope{k, kHeadDim, 0});
+    p.stages.push_back({{project}, {rope_q, rope_k, add(step::Append{layer, k, v})}, {}});
+    p.stages.push_back({{add(step::Attend{layer, q, heads, kHeads, 0.3f, 0, window})}, {}, {}});
+    const uint32_t out = add(step::Matvec{heads, {{attn, file.matrix(kDim, kQ), -1}}});
+    const uint32_t sum = add(step::Sum{{x, attn}, {1, 1}, x});
+    p.stages.push_back({{out}, {sum, norm()}, {}});
+  }
+  p.head_stage = static_cast<uint32_t>(p.stages.size());
+  p.stages.push_back({{add(step::Matvec{normed, {{logits, file.matrix(kVocab, kDim), -1}}})}, {}, {}});
+  p.output = logits;
+  p.vocab_size = kVocab;
+  p.context_length = kLongContext;
+  return {std::move(p), std::move(file.bytes)};
+}
+
+const Model& model() {
+  static const Model made = make_layers();
+  return made;
+}
+
+std::shared_ptr<Engine> open(const EngineOptions& options) {
+  static const TemporaryFile file(model().bytes);
+  return Engine::open(file.fd(), model().bytes.size(), model().program, options);
+}
+
+EngineOptions options_for(uint64_t cache_bytes, CacheType cache = CacheType::f32, unsigned threads = 2) {
+  EngineOptions options = options_with(threads, find_kernels(""));
+  options.cache = cache;
+  options.spill.cache_bytes = cache_bytes;
+  options.spill.io.block = 65536;
+  return options;
+}
+
+/// Parts of a sequence, and what a session gives of each.
+std::vector<std::vector<int32_t>> parts(size_t prefill, size_t decoded) {
+  const std::vector<int32_t> ids = prompt(prefill + decoded);
+  std::vector<std::vector<int32_t>> all;
+  if (prefill) all.emplace_back(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(prefill));
+  for (size_t i = prefill; i < ids.size(); i++) all.push_back({ids[i]});
+  return all;
+}
+
+struct Sequence {
+  std::vector<std::vector<float>> logits;
+  uint64_t most_bytes = 0;
+};
+
+Sequence expect(Engine& engine, const std::vector<std::vector<int32_t>>& pieces) {
+  Sequence sequence;
+  const auto session = engine.create_session();
+  for (const auto& piece : pieces) {
+    Result result = run(engine, session, piece);
+    check(result.code.empty(), "a sequence: " + result.code + " " + result.message);
+    sequence.logits.push_back(std::move(result.logits));
+    sequence.most_bytes = std::max(sequence.most_bytes, session->cache_bytes());
+  }
+  return sequence;
+}
+
+/// A page of a cache on disk: aligned.
+uint64_t page_bytes(CacheType cache) {
+  const uint64_t values = kPositions * kKvHeads * kHeadDim * 2;
+  return (values * (cache == CacheType::f16 ? 2 : 4) + 4095) / 4096 * 4096;
+}
+
+void test_identity() {
+  for (const CacheType cache : {CacheType::f32, CacheType::f16}) {
+    for (const auto& [prefill, decoded, batch] : {std::tuple{0, 700, 1u}, {900, 300, 512u}, {1100, 100, 64u}}) {
+      const auto pieces = parts(static_cast<size_t>(prefill), static_cast<size_t>(decoded));
+      EngineOptions options = options_for(0, cache);
+      options.max_batch = batch;
+      const Sequence all = expect(*open(options), pieces);
+      for (const unsigned threads : {1u, 3u}) {
+        // Pages of 6 full caches, two areas among them, and whatever the windows take.
+        const uint64_t windows = all.most_bytes / 4;
+        options.spill.cache_bytes = windows + all.most_bytes / 2;
+        options.threads = threads;
+        const auto engine = open(options);
+        const Sequence half = expect(*engine, pieces);
+        const std::string what = std::string(cache == CacheType::f16 ? "f16, " : "f32, ") + std::to_string(prefill) + " + " +
+                                 std::to_string(decoded) + ", " + std::to_string(threads) + " threads: ";
+        check(half.logits == all.logits, what + "the same output");
+        check(half.most_bytes <= options.spill.cache_bytes, what + std::to_string(half.most_bytes) + " bytes are held");
+        const SpillStats stats = engine->stats().tiers.spill;
+        const uint64_t pages = 6 * page_bytes(cache);
+        check(stats.bytes_written >= pages && stats.bytes_written % page_bytes(cache) == 0, what + "pages were written");
+        check(stats.bytes_written <= pages * static_cast<uint64_t>(prefill + decoded) / kPositions,
+              what + "each page is written once");
+        check(stats.bytes_read > stats.bytes_written || batch > 1, what + "pages are read again for every token");
+        check(stats.bytes_read >= pages, what + "pages were read");
+      }
+    }
+  }
+}
+
+void test_fitting() {
+  const auto pieces = parts(200, 20);
+  const Sequence all = expect(*open(options_for(0)), pieces);
+  const auto engine = open(options_for(2 * all.most_bytes));
+  check(expect(*engine, pieces).logits == all.logits, "memory for all");
+  check(engine->stats().tiers.spill.bytes_written == 0, "nothing is written that fits");
+}
+
+void test_backends() {
+  const auto pieces = parts(600, 60);
+  const Sequence all = expect(*open(options_for(0)), pieces);
+  for (const IoBackend backend : {IoBackend::uring, IoBackend::threads}) {
+    for (const IoMode mode : {IoMode::automatic, IoMode::buffered}) {
+      EngineOptions options = options_for(all.most_bytes * 3 / 4);
+      options.spill.io.backend = backend;
+      options.spill.io.mode = mode;
+      check(expect(*open(options), pieces).logits == all.logits, "every way to read and write");
+    }
+  }
+}
+
+/// Batches become shorter where a long one does not fit; logits differ then as between batches.
+void test_short_batches() {
+  const auto pieces = parts(1000, 3);
+  const Sequence all = expect(*open(options_for(0)), pieces);
+  EngineOptions options = options_for(0);
+  // The least at 1,003 positions: one page of six caches, 15 of two areas; windows hold (70 + 512 + 62) / 64 + 1 pages.
+  const uint64_t windows = 2 * 11 * kPositions * kKvHeads * kHeadDim * 2 * 4;
+  options.spill.cache_bytes = windows + (6 + 2 * 15) * page_bytes(CacheType::f32);
+  const Sequence least = expect(*open(options), pieces);
+  check(least.most_bytes <= options.spill.cache_bytes, "the least memory is kept to");
+  for (size_t i = 0; i < pieces.size(); i++) {
+    for (size_t j = 0; j < kVocab; j++) check(std::fabs(least.logits[i][j] - all.logits[i][j]) < 1e-3f, "the least memory");
+  }
+  options.spill.cache_bytes -= 1;
+  const auto engine = open(options);
+  const auto session = engine->create_session();
+  const Result refused = run(*engine, session, pieces[0]);
+  check(refused.code == "MEMORY", "less than the least: " + refused.code);
+  const std::string named = std::to_string(options.spill.cache_bytes + 1);
+  // It is named at the position that no longer fits.
+  check(refused.message.find("need " + named) != std::string::npos, "the least is named: " + refused.message);
+}
+
+void test_interleaved() {
+  const auto pieces = parts(500, 100);
+  const Sequence all = expect(*open(options_for(0)), pieces);
+  const auto engine = open(options_for(all.most_bytes * 3 / 4));
+  const auto first = engine->create_session();
+  const auto second = engine->create_session();
+  for (size_t i = 0; i < pieces.size(); i++) {
+    check(run(*engine, first, pieces[i]).logits == all.logits[i], "the first of two sessions");
+    if (i % 3) check(run(*engine, engine->create_session(), {1, 2}).code.empty(), "a short one");
+    check(run(*engine, second, pieces[i]).logits == all.logits[i], "the second of two sessions");
+  }
+}
+
+/// Whatever the disk does, a piece gives the right output or a typed error, and can be tried again.
+void test_faults(int runs) {
+  // Pieces of one batch: one that failed has left nothing behind.
+  std::vector<std::vector<int32_t>> pieces(9, prompt(50));
+  for (const auto& token : parts(0, 60)) pieces.push_back(token);
+  const Sequence all = expect(*open(options_for(0)), pieces);
+  int failures = 0;
+  for (int seed = 0; seed < runs; seed++) {
+    EngineOptions options = options_for(all.most_bytes * 3 / 4, CacheType::f32, seed % 2 ? 1 : 3);
+    options.spill.io.backend = seed % 4 < 2 ? IoBackend::automatic : IoBackend::threads;
+    options.spill.io.faults = {static_cast<uint64_t>(seed), 5, 100, seed % 3 ? 4u : 0u, seed % 5 ? 0u : 50u};
+    const auto engine = open(options);
+    const auto session = engine->create_session();
+    for (size_t i = 0; i < pieces.size(); i++) {
+      Result result = run(*engine, session, pieces[i]);
+      for (int again = 0; !result.code.empty() && again < 50; again++) {
+        check(result.code == "NOT_READABLE" || result.code == "WRITE_FAILED", "a typed error: " + result.code);
+        failures++;
+        result = run(*engine, session, pieces[i]);
+      }
+      check(result.logits == all.logits[i], "the right output in spite of faults, run " + std::to_string(seed));
+    }
+  }
+  check(failures > runs / 4, "some reads and writes fail: " + std::to_string(failures));
+}
+
+void test_abort() {
+  const auto pieces = parts(500, 40);
+  const Sequence all = expect(*open(options_for(0)), pieces);
+  EngineOptions options = options_for(all.most_bytes * 3 / 4);
+  options.spill.io.faults.delay = 100;
+  auto engine = open(options);
+  auto session = engine->create_session();
+  check(run(*engine, session, pieces[0]).code.empty(), "a prompt");
+  int aborted = 0;
+  for (size_t i = 1; i < pieces.size(); i++) {
+    Result result;
+    {
+      std::jthread other([&] {
+        std::this_thread::sleep_for(std::chrono::microseconds(300 * (i % 7)));
+        session->cancel();
+      });
+      result = run(*engine, session, pieces[i]);
+    }
+    session->resume();
+    if (!result.code.empty()) {
+      check(result.code == "INTERRUPTED", "an abort while pages are read: " + result.code);
+      aborted++;
+      result = run(*engine, session, pieces[i]);
+    }
+    check(result.logits == all.logits[i], "the token after an abort");
+  }
+  check(aborted > 0, "some tokens are aborted");
+  // A session that ends while its next token is being fetched, then an engine with a job under way.
+  session.reset();
+  session = engine->create_session();
+  check(run(*engine, session, pieces[0]).code.empty(), "another session");
+  std::vector<float> logits(kVocab);
+  std::atomic<bool> heard{false};
+  Job job;
+  job.ids = pieces[1];
+  job.logits = logits.data();
+  job.done = [&](const Error*) { heard = true; };
+  engine->submit(session, std::move(job));
+  engine.reset();
+  check(heard, "closing answers the job");
+}
+
+void test_no_directory() {
+  const auto pieces = parts(500, 10);
+  const Sequence all = expect(*open(options_for(0)), pieces);
+  EngineOptions options = options_for(all.most_bytes * 3 / 4);
+  options.max_batch = 64;
+  options.spill.directory = "/no/such/directory";
+  const auto engine = open(options);
+  const Result result = run(*engine, engine->create_session(), pieces[0]);
+  check(result.code == "WRITE_FAILED", "no directory: " + result.code);
+  check(result.message.find("/no/such/directory") != std::string::npos, "it is named: " + result.message);
+  check(run(*engine, engine->create_session(), {1, 2, 3}).code.empty(), "short sequences need none");
+}
+
+/// A disk that is full, as far as a process can cause it: no file may grow.
+void test_full_disk() {
+  const auto pieces = parts(400, 200);
+  const Sequence all = expect(*open(options_for(0)), pieces);
+  const auto engine = open(options_for(all.most_bytes * 3 / 4));
+  const auto session = engine->create_session();
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, SIG_IGN);
+  int failures = 0;
+  for (size_t i = 0; i < pieces.size(); i++) {
+    const bool full = i % 10 == 5;
+    const rlimit none{0, before.rlim_max};
+    if (full) setrlimit(RLIMIT_FSIZE, &none);
+    Result result = run(*engine, session, pieces[i]);
+    if (full) setrlimit(RLIMIT_FSIZE, &before);
+    for (int again = 0; !result.code.empty() && again < 20; again++) {
+      check(result.code == "WRITE_FAILED", "a full disk: " + result.code);
+      failures++;
+      result = run(*engine, session, pieces[i]);
+    }
+    check(result.logits == all.logits[i], "the same output once there is room");
+  }
+  std::printf("spill-test: a full disk failed %d tokens\n", failures);
+}
+
+}  // namespace
+
+int main(int count, char** values) {
+  test_fitting();
+  test_identity();
+  test_backends();
+  test_short_batches();
+  test_interleaved();
+  test_faults(count > 1 ? std::atoi(values[1]) : 20);
+  test_abort();
+  test_no_directory();
+  test_full_disk();
+  std::printf("spill-test: %ld checks\n", checks.load());
+  return 0;
+}

@@ -1,0 +1,52 @@
+#include "spill.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <system_error>
+
+namespace cflow {
+
+SpillStats& SpillStats::operator+=(const SpillStats& other) {
+  bytes_written += other.bytes_written;
+  bytes_read += other.bytes_read;
+  stall_seconds += other.stall_seconds;
+  busy_seconds += other.busy_seconds;
+  return *this;
+}
+
+SpillStats SpillStats::operator-(const SpillStats& other) const {
+  return {bytes_written - other.bytes_written, bytes_read - other.bytes_read, stall_seconds - other.stall_seconds,
+          busy_seconds - other.busy_seconds};
+}
+
+namespace {
+
+/// -1: errno says why not.
+int open_nameless(const std::string& directory) {
+#ifdef O_TMPFILE
+  const int fd = open(directory.c_str(), O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600);
+  if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return fd;
+#endif
+  std::string name = directory + "/cflow-spill-XXXXXX";
+  const int named = mkstemp(name.data());
+  if (named < 0) return -1;
+  fcntl(named, F_SETFD, FD_CLOEXEC);
+  unlink(name.c_str());
+  return named;
+}
+
+}  // namespace
+
+SpillFile::SpillFile(const std::string& directory) : fd_(open_nameless(directory)) {
+  if (fd_ >= 0) return;
+  throw Error("WRITE_FAILED",
+              "cannot make a file for keys and values in " + directory + ": " + std::generic_category().message(errno),
+              "name another directory, or allow more memory for keys and values");
+}
+
+SpillFile::~SpillFile() { close(fd_); }
+
+}  // namespace cflow
