@@ -41,8 +41,8 @@ const ACCESS: { readonly [Op in NativeOp]: AccessOf<Op> } = {
   softcap: ({ buffer }) => ({ reads: [f32(buffer)], writes: [f32(buffer)] }),
   callExperts: ({ bank, routing }) => ({ reads: [f32(routing)], writes: [experts(bank)] }),
   syncExperts: ({ bank }) => ({ reads: [], writes: [experts(bank)] }),
-  releaseExperts: ({ bank }) => ({ reads: [], writes: [experts(bank)] }),
-  // Placed by the uses of the stream, once the stages are known.
+  // Placed by the uses of what was fetched, once the stages are known.
+  releaseExperts: () => ({ reads: [], writes: [] }),
   callStream: () => ({ reads: [], writes: [] }),
   syncStream: () => ({ reads: [], writes: [] }),
   releaseStream: () => ({ reads: [], writes: [] }),

@@ -26,7 +26,7 @@ import {
   isLate,
   nativeTiers,
   type Placement,
-  placeStreams,
+  placeTransfers,
 } from './tiers.js';
 import { completedBy, type TracePoint } from './trace.js';
 import { WeightMap } from './weight-map.js';
@@ -80,7 +80,7 @@ export function lowerPlan(plan: ExecutionPlan, file: ModelFile, options: LowerOp
     late: placement.experts && !stalls && isLate(step, hidden),
   }));
   const scheduled = schedule(schedulable, { delayAware: options.delayAware, headFrom });
-  const { stages, order, liveStreams, ...placed } = placeStreams(steps, scheduled, stalls);
+  const { stages, order, liveStreams, ...placed } = placeTransfers(steps, scheduled, stalls);
   const program: NativeProgram = {
     dtype: DTYPES[file.dtype].id,
     buffers: lowering.buffers,
@@ -315,7 +315,6 @@ class Lowering {
     const number = this.#banks.get(layer)!;
     const fetched = this.#placement.experts ? number : -1;
     const chosen = { routing: this.buffer(routing), topK, dim, experts: bank.offsets, bank: fetched };
-    const release: NativeStep[] = fetched < 0 ? [] : [{ op: 'releaseExperts', bank: number }];
     return [
       {
         op: 'expertsUp',
@@ -327,7 +326,6 @@ class Lowering {
         up: bank.matrix('up_proj'),
       },
       { op: 'expertsDown', ...chosen, hidden, out: this.buffer(out), down: bank.matrix('down_proj') },
-      ...release,
     ];
   }
 

@@ -81,9 +81,10 @@ export interface PlacedTransfers {
 
 /**
  * Numbers fetched streams by their first use, and adds their transfers: called at the end of the stage before the first
- * use, released at the end of the last. With `stall` whoever calls also waits.
+ * use, released at the end of the last. With `stall` whoever calls also waits. Fetched experts are released where they
+ * were last used: a release among the steps would keep them from being late.
  */
-export function placeStreams(
+export function placeTransfers(
   steps: readonly NativeStep[],
   stages: readonly Stage[],
   stall: boolean,
@@ -96,6 +97,8 @@ export function placeStreams(
   const added = stages.map((): number[] => []);
   const add = (stage: number, step: NativeStep) => added[stage]!.push(placed.push(step) - 1);
   // A slot is free for what is called in the same stage once it is released.
+  for (const [bank, stage] of lastExpertUses(steps, stages)) add(stage, { op: 'releaseExperts', bank });
+  const releases = added.map((list) => list.splice(0));
   for (const [stream, { last }] of uses.entries()) add(last, { op: 'releaseStream', stream });
   for (const [stream, { first }] of uses.entries()) {
     add(first - 1, { op: 'callStream', stream });
@@ -103,10 +106,25 @@ export function placeStreams(
   }
   return {
     steps: placed,
-    stages: stages.map((stage, i) => ({ ...stage, transfers: [...stage.transfers, ...added[i]!] })),
+    stages: stages.map((stage, i) => ({
+      ...stage,
+      transfers: [...releases[i]!, ...stage.transfers, ...added[i]!],
+    })),
     order: uses.map(({ stream }) => stream),
     liveStreams: Math.max(0, ...stages.map((_, at) => live(uses, at))),
   };
+}
+
+/** The last stage that uses each fetched bank. */
+function lastExpertUses(steps: readonly NativeStep[], stages: readonly Stage[]): Map<number, number> {
+  const last = new Map<number, number>();
+  for (const [at, { parallel }] of stages.entries()) {
+    for (const index of parallel) {
+      const step = steps[index]!;
+      if (step.op === 'expertsDown' && step.bank >= 0) last.set(step.bank, at);
+    }
+  }
+  return last;
 }
 
 const live = (uses: readonly StreamUse[], at: number) =>
@@ -130,7 +148,7 @@ function streamUses(steps: readonly NativeStep[], stages: readonly Stage[]): Str
 /** Whether a step is postponed while experts are on their way: what computes them, and nothing else depends on. */
 export function isLate(step: NativeStep, hidden: ReadonlySet<number>): boolean {
   if (step.op === 'quantize') return hidden.has(step.input);
-  return step.op === 'expertsUp' || step.op === 'expertsDown' || step.op === 'releaseExperts';
+  return step.op === 'expertsUp' || step.op === 'expertsDown';
 }
 
 /** Buffers between the two halves of fetched experts. */

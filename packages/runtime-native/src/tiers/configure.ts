@@ -4,7 +4,7 @@
  */
 import { CflowError, type TransferMode } from '@cflow/format';
 import { IN_MEMORY, type Placement } from '../native/tiers.js';
-import { type ExpertSizes, type ModelSizes, type StreamSize, sum } from './estimate.js';
+import { type ModelSizes, type StreamSize, sum } from './estimate.js';
 
 /** What the machine can do; bytes per second. */
 export interface Bandwidths {
@@ -64,16 +64,19 @@ const ALIGN = 4096;
 const MB = 1e6;
 
 /**
- * @throws CflowError MEMORY if even the least does not fit; it names the smallest budget that does
+ * @throws CflowError MEMORY if even the least does not fit; it names the smallest budget that does. USAGE for slots that
+ * are asked for and are too few, or for a model that has nothing to put there
  */
 export function configureTiers(sizes: ModelSizes, wishes: TierWishes): TierPlan {
   const whole = wholeModel(sizes, wishes);
   const forced = wishes.expertSlots !== undefined || wishes.streamSlots !== undefined;
   if (total(whole.memory) <= usable(wishes.budget) && !forced) return whole;
   const layout = new Layout(sizes, wishes);
-  const least = layout.least();
-  if (least > usable(wishes.budget)) throw tooSmall(wishes.budget, least / (1 - SPARE), layout);
-  return layout.experts() ?? layout.streams();
+  layout.checkWishes();
+  const all = layout.arrangements();
+  const chosen = all.find(({ bytes }) => layout.least(bytes) <= usable(wishes.budget));
+  if (chosen) return layout.plan(chosen);
+  throw tooSmall(wishes.budget, layout.least(Math.min(...all.map(({ bytes }) => bytes))), layout);
 }
 
 const usable = (budget: number) => budget * (1 - SPARE);
@@ -102,13 +105,23 @@ function wholeModel(sizes: ModelSizes, wishes: TierWishes): TierPlan {
 }
 
 function tooSmall(budget: number, least: number, { fetchable }: Layout): CflowError {
-  const rounded = Math.ceil(least / MB) * MB;
+  // Above, not at: products round.
+  const rounded = (Math.floor(least / (1 - SPARE) / MB) + 1) * MB;
   return new CflowError('MEMORY', `the model needs ${size(rounded)} at least, of which ${fetchable}`, {
     field: 'memory',
     value: budget,
     limit: rounded,
     remedy: `allow ${rounded} bytes or more, or use a shorter context or a smaller model`,
   });
+}
+
+/** Which streams are fetched. */
+interface Arrangement {
+  readonly fetched: readonly StreamSize[];
+  readonly slots: number;
+  /** Bytes of the slots, and of all that is in memory for streams. */
+  readonly ring: number;
+  readonly bytes: number;
 }
 
 /** Sizes of what is fetched, for one model and budget. */
@@ -128,79 +141,74 @@ class Layout {
     return `${size(this.#wishes.used)} are the process and ${size(cacheBytes)} the key/value cache`;
   }
 
-  /** The smallest memory that works: one token at a time, every stream fetched, no more slots than are in use. */
-  least(): number {
-    return this.#fixed(1) + this.#leastExperts(1) * this.#slotBytes + this.#ring(this.#all, 0);
+  /** @throws CflowError USAGE */
+  checkWishes(): void {
+    const { expertSlots, streamSlots, liveStreams } = this.#wishes;
+    if (expertSlots !== undefined) atLeast('expertSlots', expertSlots, this.#leastExperts, 'experts');
+    const streams = Math.min(liveStreams, this.#sizes.streams.length);
+    if (streamSlots !== undefined) atLeast('streamSlots', streamSlots, streams, 'weight streams');
   }
 
-  /** Experts are fetched, all streams are in memory; undefined if these do not fit, or there are no experts. */
-  experts(): TierPlan | undefined {
-    const { experts, streams } = this.#sizes;
-    const { streamSlots } = this.#wishes;
-    if (!experts || streamSlots !== undefined) return undefined;
-    const weights = this.#sizes.plainBytes + sum(streams.map(({ bytes }) => bytes));
-    return this.#withExperts(experts, weights, new Set(), 0);
-  }
-
-  /** As few streams are fetched as fit, spread over the layers; experts keep the least. */
-  streams(): TierPlan {
+  /**
+   * Ways to keep streams, best first: all in memory where there are experts to fetch; then with slots to read ahead
+   * into, as few fetched as fit, spread over the layers; then the same without such slots.
+   */
+  arrangements(): readonly Arrangement[] {
     const { experts, plainBytes } = this.#sizes;
+    const { streamSlots, liveStreams } = this.#wishes;
     const order = this.#all;
-    for (let count = 1; count <= order.length; count++) {
-      const fetched = spread(order, count);
-      const kept = sum(order.filter((stream) => !fetched.includes(stream)).map(({ bytes }) => bytes));
-      for (const ahead of [AHEAD, 0]) {
-        const slots = this.#ringSlots(fetched, ahead);
-        const names = new Set(fetched.map(({ name }) => name));
+    const everything = sum(order.map(({ bytes }) => bytes));
+    const none: Arrangement = { fetched: [], slots: 0, ring: 0, bytes: plainBytes + everything };
+    const fetching = [AHEAD, 0].flatMap((ahead) =>
+      order.map((_, i): Arrangement => {
+        const fetched = spread(order, i + 1);
+        const slots = Math.min(fetched.length, streamSlots ?? liveStreams + ahead);
         const ring = slots * largest(fetched);
-        if (!this.#fits(plainBytes + kept + ring + this.#leastExperts(1) * this.#slotBytes)) continue;
-        if (experts) return this.#withExperts(experts, plainBytes + kept, names, slots)!;
-        return this.#plan('streams do not fit: fetched in their order', plainBytes + kept, names, slots, 0);
-      }
-    }
-    throw new CflowError('INTERNAL', 'the least fits, and nothing does');
+        const kept = plainBytes + everything - sum(fetched.map(({ bytes }) => bytes));
+        return { fetched, slots, ring, bytes: kept + ring };
+      }),
+    );
+    return experts && streamSlots === undefined ? [none, ...fetching] : fetching;
   }
 
-  #withExperts(
-    experts: ExpertSizes,
-    weights: number,
-    names: ReadonlySet<string>,
-    streamSlots: number,
-  ): TierPlan | undefined {
-    const ring = streamSlots * largest(this.#all.filter(({ name }) => names.has(name)));
-    const room = usable(this.#wishes.budget) - this.#fixed(this.#comfortable) - weights - ring;
-    const fitting = Math.min(experts.count, Math.floor(room / this.#slotBytes));
-    const slots = this.#wishes.expertSlots ?? fitting;
-    if (slots < this.#leastExperts(1) || slots > fitting) return undefined;
-    const share = `${slots} of ${experts.count} experts fit`;
-    const rule = names.size ? `${share}, not all streams: both are fetched` : `${share}: experts are fetched`;
-    return this.#plan(rule, weights, names, streamSlots, slots);
+  /** The least memory with `bytes` for streams: one token at a time, no more experts than it uses, or those asked for. */
+  least(bytes: number): number {
+    return this.#fixed(1) + bytes + (this.#wantedExperts ?? this.#leastExperts) * this.#slotBytes;
   }
 
-  #plan(
-    rule: string,
-    weights: number,
-    streams: ReadonlySet<string>,
-    streamSlots: number,
-    expertSlots: number,
-  ): TierPlan {
-    const ring = streamSlots * largest(this.#all.filter(({ name }) => streams.has(name)));
+  plan({ fetched, slots: streamSlots, ring, bytes }: Arrangement): TierPlan {
+    const expertSlots = this.#expertSlots(bytes);
     const slots = expertSlots * this.#slotBytes + ring;
-    const room = usable(this.#wishes.budget) - this.#fixed(0) - weights - slots;
-    const maxBatch = this.#batch(room, expertSlots);
+    const weights = bytes - ring;
+    const maxBatch = this.#batch(usable(this.#wishes.budget) - this.#fixed(0) - weights - slots, expertSlots);
     const { experts, cacheBytes: caches, tokenBytes } = this.#sizes;
-    const undelayed = experts && expertSlots > 0 && experts.layersInFlight === 1;
+    const undelayed = experts && experts.layersInFlight === 1;
     return {
       weights: 'direct',
-      rule,
+      rule: this.#rule(expertSlots, fetched.length),
       mode: streamSlots > 0 && streamSlots <= this.#wishes.liveStreams ? 'memory-efficient' : 'performance',
       transfers: this.#wishes.transfers ?? (undelayed ? 'predict' : 'overlap'),
-      placement: { streams, experts: expertSlots > 0 },
+      placement: { streams: new Set(fetched.map(({ name }) => name)), experts: expertSlots > 0 },
       expertSlots,
       streamSlots,
       maxBatch,
       memory: { process: this.#wishes.used, weights, slots, caches, vectors: maxBatch * tokenBytes },
     };
+  }
+
+  #rule(expertSlots: number, fetched: number): string {
+    if (expertSlots === 0) return 'streams do not fit: fetched in their order';
+    const share = `${expertSlots} of ${this.#sizes.experts!.count} experts fit`;
+    return fetched ? `${share}, not all streams: both are fetched` : `${share}: experts are fetched`;
+  }
+
+  /** As many as fit beside a batch that is worth its memory, and beside one token at least what that uses. */
+  #expertSlots(bytes: number): number {
+    const { experts } = this.#sizes;
+    if (!experts) return 0;
+    const room = usable(this.#wishes.budget) - this.#fixed(this.#comfortable) - bytes;
+    const fitting = Math.min(experts.count, Math.floor(room / this.#slotBytes));
+    return this.#wantedExperts ?? Math.max(this.#leastExperts, fitting);
   }
 
   /** Tokens whose experts all have a slot, and whose vectors fit. */
@@ -214,11 +222,15 @@ class Layout {
     return perLayer >= layerCount ? most : Math.max(1, Math.min(most, Math.floor(perLayer / topK)));
   }
 
-  #leastExperts(tokens: number): number {
+  /** Experts that one token uses, in all layers under way. */
+  get #leastExperts(): number {
     const { experts } = this.#sizes;
-    if (!experts) return 0;
-    const { topK, layerCount, layersInFlight, count } = experts;
-    return Math.min(count, layersInFlight * Math.min(layerCount, tokens * topK));
+    return experts ? Math.min(experts.count, experts.layersInFlight * experts.topK) : 0;
+  }
+
+  get #wantedExperts(): number | undefined {
+    const { expertSlots } = this.#wishes;
+    return expertSlots === undefined ? undefined : Math.min(expertSlots, this.#sizes.experts!.count);
   }
 
   /** What is in memory besides weights. */
@@ -232,23 +244,19 @@ class Layout {
     return Math.max(1, Math.min(this.#wishes.maxBatch, tokens));
   }
 
-  #fits(bytes: number): boolean {
-    return this.#fixed(1) + bytes <= usable(this.#wishes.budget);
-  }
-
-  #ringSlots(fetched: readonly StreamSize[], ahead: number): number {
-    return this.#wishes.streamSlots ?? Math.min(fetched.length, this.#wishes.liveStreams + ahead);
-  }
-
-  #ring(fetched: readonly StreamSize[], ahead: number): number {
-    return this.#sizes.plainBytes + this.#ringSlots(fetched, ahead) * largest(fetched);
-  }
-
   /** Streams by how gladly they are fetched: those of layers first, as they come; then the vocabulary's. */
   get #all(): readonly StreamSize[] {
     const { streams } = this.#sizes;
     return [...streams.filter(({ vocabulary }) => !vocabulary), ...streams.filter((s) => s.vocabulary)];
   }
+}
+
+/** @throws CflowError USAGE if fewer slots are asked for than are used at once, or any for what a model has not */
+function atLeast(field: string, value: number, least: number, what: string): void {
+  if (least > 0 && value >= least) return;
+  const problem = least ? `a token uses ${least} ${what} at once` : `the model has no ${what}`;
+  const remedy = least ? `ask for ${least} or more, or leave it out` : 'leave it out';
+  throw new CflowError('USAGE', problem, { field, value, limit: least, remedy });
 }
 
 /** Slots beyond those in use: two streams ahead, as PIPO preloads. */
