@@ -14,5 +14,7 @@ export * from './reference/steps.js';
 export * from './sampler.js';
 export * from './session.js';
 export * from './threads.js';
+export { HALF_LIFE, IO_DEFAULTS, type TierChoice } from './tiers/choose.js';
+export * from './tiers/trace-file.js';
 export * from './tokenizer.js';
 export * from './weights.js';

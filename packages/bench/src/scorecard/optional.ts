@@ -11,6 +11,7 @@ export interface OptionalCommand {
 const FOLDERS: Readonly<Record<string, () => Promise<unknown>>> = {
   l1d: () => import('../l1d/command.js'),
   storage: () => import('../storage/command.js'),
+  overlap: () => import('../overlap/command.js'),
   residual: () => import('../residual/command.js'),
 };
 

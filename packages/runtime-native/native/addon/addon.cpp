@@ -7,6 +7,7 @@
 #include "quantize.h"
 #include "regions.h"
 #include "sha256.h"
+#include "simulate_cache.h"
 
 namespace cflow {
 namespace {
@@ -61,6 +62,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("availableMemory", Napi::Function::New(env, available, "availableMemory"));
   exports.Set("openEngine", Napi::Function::New(env, open_engine, "openEngine"));
   export_bandwidth(env, exports);
+  export_cache_simulator(env, exports);
   export_disk(env, exports);
   export_locality(env, exports);
   export_quantizer(env, exports);

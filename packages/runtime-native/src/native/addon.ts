@@ -243,6 +243,22 @@ export interface RegionsOptions extends Pick<DiskMeasurement, 'block' | 'depth' 
   readonly prefetch: boolean;
 }
 
+/** Routings to replay against the cache of experts. */
+export interface CacheReplay {
+  /** Experts, numbered over all layers, call by call and token by token. */
+  readonly keys: Int32Array;
+  /** Experts of each call of a token: one call a layer. */
+  readonly calls: Int32Array;
+  /** Experts of all layers. */
+  readonly allKeys: number;
+  /** Experts that memory holds; at least those of the calls in flight. */
+  readonly slots: number;
+  /** Calls whose experts are kept at the same time: expertDelay + 1. */
+  readonly inFlight: number;
+  /** As NativeDirectOptions.halfLife; Infinity = LFU. */
+  readonly halfLife: number;
+}
+
 /** What the compiled addon exports. */
 export interface Addon {
   /** Which instruction sets there are. */
@@ -270,6 +286,8 @@ export interface Addon {
    * of them is forgotten before. `fd` may be closed when the promise has settled. Rejects as diskBandwidth.
    */
   readRegions(fd: number, regions: Float64Array, options: RegionsOptions): Promise<RegionsRead>;
+  /** Experts that calls find in the cache, which begins empty, and that they do not; throws USAGE. */
+  simulateCache(replay: CacheReplay): Promise<{ readonly hits: number; readonly misses: number }>;
   /** What the kernel's addresses cost in caches that begin empty; rejects with USAGE. */
   simulateMatvec(simulation: CacheSimulation): Promise<SimulatedCounts>;
   /** One thread: the matrix in stripes of 128 rows and in those of the case, in turns, `runs` times. */

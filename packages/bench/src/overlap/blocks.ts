@@ -1,0 +1,104 @@
+/** Which size of reads, and how many at once: the sweep behind the engine's defaults. */
+import { CflowError } from '@cflow/format';
+import { openFileSource } from '@cflow/format/node';
+import { addonProblem, type IoChoice, loadAddon } from '@cflow/runtime-native';
+import { type Measured, metric, type Table } from '../harness/result.js';
+import { median } from '../harness/statistics.js';
+
+export const BLOCKS = [64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384].map((kib) => 1024 * kib);
+export const DEPTHS = [1, 2, 4, 8, 16];
+
+export interface BlocksOptions {
+  readonly file: string;
+  readonly blocks: readonly number[];
+  readonly depths: readonly number[];
+  readonly runs: number;
+  readonly milliseconds: number;
+  /** What the engine does. */
+  readonly io: IoChoice;
+  readonly onStep?: (text: string) => void;
+}
+
+export interface BlockRow {
+  readonly block: number;
+  readonly depth: number;
+  /** 10^9 bytes a second of each run. */
+  readonly speeds: readonly number[];
+}
+
+/** Of the best rate, what is enough. */
+const ENOUGH = 0.95;
+
+/** @throws CflowError UNSUPPORTED without the addon, NOT_READABLE */
+export async function sweepBlocks(options: BlocksOptions): Promise<BlockRow[]> {
+  const addon = loadAddon();
+  if (!addon) throw new CflowError('UNSUPPORTED', `no native addon: ${addonProblem()}`);
+  const source = await openFileSource(options.file);
+  try {
+    const sizes = options.blocks.filter((block) => block <= source.size);
+    const rows = sizes.flatMap((block) =>
+      options.depths.map((depth) => ({ block, depth, speeds: [] as number[] })),
+    );
+    for (let run = 0; run < options.runs; run++) {
+      for (const { block, depth, speeds } of rows) {
+        options.onStep?.(`run ${run + 1} of ${options.runs}: ${kib(block)}, ${depth} at once`);
+        const { milliseconds, io } = options;
+        const { bytes, seconds } = await addon.diskBandwidth(source.fd!, source.size, {
+          ...io,
+          block,
+          depth,
+          milliseconds,
+        });
+        speeds.push(bytes / seconds / 1e9);
+      }
+    }
+    return rows;
+  } finally {
+    await source.close();
+  }
+}
+
+const middle = ({ speeds }: BlockRow) => median([...speeds].sort((a, b) => a - b));
+
+/**
+ * The least bytes under way that read at nearly the best rate, and of those the smallest blocks: an expert is waited
+ * for until its last block has come, and what is under way cannot give way to what is more urgent.
+ */
+export function chooseBlocks(rows: readonly BlockRow[]): BlockRow {
+  const best = Math.max(...rows.map(middle));
+  const enough = rows.filter((row) => middle(row) >= ENOUGH * best);
+  return enough.sort((a, b) => a.block * a.depth - b.block * b.depth || a.block - b.block)[0]!;
+}
+
+const kib = (bytes: number) => `${bytes / 1024} KiB`;
+
+export function blocksMeasured(rows: readonly BlockRow[], io: IoChoice): Measured {
+  const chosen = chooseBlocks(rows);
+  const own = rows.find(({ block, depth }) => block === io.block && depth === io.depth);
+  return {
+    metrics: rows.map(({ block, depth, speeds }) =>
+      metric(`blocks of ${kib(block)}, ${depth} at once: read`, 'GB/s', 'higher', speeds),
+    ),
+    tables: [sweepTable(rows, explanation(rows, chosen, own))],
+  };
+}
+
+function explanation(rows: readonly BlockRow[], chosen: BlockRow, own: BlockRow | undefined): string {
+  const best = Math.max(...rows.map(middle));
+  const share = (row: BlockRow) => `${((100 * middle(row)) / best).toFixed(0)} %`;
+  const least = `the least under way that reaches ${100 * ENOUGH} % of the best is ${kib(chosen.block)}, ${chosen.depth} at once`;
+  return own ? `${least}; the engine's ${kib(own.block)}, ${own.depth} at once reach ${share(own)}` : least;
+}
+
+function sweepTable(rows: readonly BlockRow[], why: string): Table {
+  const depths = [...new Set(rows.map(({ depth }) => depth))];
+  const blocks = [...new Set(rows.map(({ block }) => block))];
+  return {
+    title: `Reads at random places, GB/s: ${why}`,
+    columns: ['block', ...depths.map((depth) => `${depth} at once`)],
+    rows: blocks.map((block) => [
+      kib(block),
+      ...rows.filter((row) => row.block === block).map((row) => Number(middle(row).toFixed(2))),
+    ]),
+  };
+}

@@ -1,0 +1,130 @@
+/** `cflow-bench overlap`. */
+import { IO_DEFAULTS, type IoChoice, threadBudget } from '@cflow/runtime-native';
+import type { ArgumentsCamelCase, Argv, CommandModule } from 'yargs';
+import { warnIfBusy } from '../harness/busy.js';
+import { type Builder, count, print } from '../harness/cli-common.js';
+import { progress } from '../harness/progress.js';
+import type { MeasureContext } from '../harness/quick.js';
+import type { Measured } from '../harness/result.js';
+import { save } from '../harness/save.js';
+import { measuredText } from '../report/text.js';
+import { BLOCKS, blocksMeasured, DEPTHS, sweepBlocks } from './blocks.js';
+import { ARM_NAMES, armOf, cellsOf, memoryBudget, shareBudget } from './cells.js';
+import { ladder, ladderMeasured } from './ladder.js';
+import { benchOverlap } from './overlap-bench.js';
+import { overlapMeasured } from './overlap-measured.js';
+
+const KIB = 1024;
+const MOST_KIB = 2 ** 20;
+const SHARES = [15, 35, 70];
+
+function options(y: Builder) {
+  return y
+    .positional('model', { type: 'string', demandOption: true, describe: '.cflow or .vflow with experts' })
+    .option('arms', {
+      type: 'string',
+      array: true,
+      choices: ARM_NAMES,
+      default: [...ARM_NAMES],
+      describe: 'of the pipeline',
+    })
+    .option('threads', { type: 'number', array: true, describe: 'that compute [default: 1, and all]' })
+    .option('shares', {
+      type: 'number',
+      array: true,
+      default: SHARES,
+      describe: '% of the experts in memory',
+    })
+    .option('memory', { type: 'number', array: true, describe: 'bytes for everything, instead of shares' })
+    .option('runs', { type: 'number', default: 3, describe: 'of each cell, in turns' })
+    .option('tokens', { type: 'number', default: 64, describe: 'timed' })
+    .option('warmup', { type: 'number', default: 64, describe: 'tokens before' })
+    .option('prompt', { type: 'number', default: 16, describe: 'tokens that the first one waits for' })
+    .option('block', { type: 'number', default: IO_DEFAULTS.block / KIB, describe: 'KiB of one read' })
+    .option('depth', { type: 'number', default: IO_DEFAULTS.depth, describe: 'reads under way at once' })
+    .option('ladder', {
+      type: 'boolean',
+      default: false,
+      describe: 'what each part adds, at the first share',
+    })
+    .option('blocks', { type: 'boolean', default: false, describe: 'sweep block size and depth' });
+}
+
+type Options = ReturnType<typeof options> extends Argv<infer Given> ? Given : never;
+
+export const command: CommandModule<object, Options> = {
+  command: 'overlap <model>',
+  describe: 'experts on disk: stalling, overlapping and predicting, against the model of the report',
+  builder: options,
+  handler: run,
+};
+
+async function run(args: ArgumentsCamelCase<Options>): Promise<void> {
+  await warnIfBusy();
+  const line = progress(args.json === true);
+  const work = args.blocks ? measureBlocks : args.ladder ? measureLadder : measureArms;
+  const measured = await work(args, line.step).finally(line.stop);
+  await save('overlap', args, () => measured);
+  await print(args, measured, ({ tables, metrics }) =>
+    measuredText({ metrics: metrics.filter(({ name }) => / (by stall|limit)$|hidden$/.test(name)), tables }),
+  );
+}
+
+type Work = (args: Options, onStep: (text: string) => void) => Promise<Measured>;
+
+const ioOf = ({ block, depth }: Options): IoChoice => ({
+  ...IO_DEFAULTS,
+  block: 4 * KIB * count('block / 4', block / 4, MOST_KIB / 4),
+  depth: count('depth', depth, 256),
+});
+
+const lengthsOf = (args: Options) => ({
+  file: args.model,
+  runs: count('runs', args.runs, 1000),
+  tokens: count('tokens', args.tokens, 100_000),
+  warmup: args.warmup === 0 ? 0 : count('warmup', args.warmup, 100_000),
+  prompt: count('prompt', args.prompt, 100_000),
+});
+
+function budgetsOf({ shares, memory }: Options) {
+  const bytes = memory?.map((each) => memoryBudget(count('memory', each, Number.MAX_SAFE_INTEGER)));
+  return bytes ?? shares.map((percent) => shareBudget(count('shares', percent, 100)));
+}
+
+async function threadsOf({ threads }: Options): Promise<number[]> {
+  const all = (await threadBudget()).threads;
+  return [...new Set((threads ?? [1, all]).map((each) => count('threads', each, 1024)))];
+}
+
+const measureArms: Work = async (args, onStep) => {
+  const io = ioOf(args);
+  const { block, depth } = io;
+  const arms = args.arms.map((name) => armOf(name, { block, depth }));
+  const cells = cellsOf(arms, await threadsOf(args), budgetsOf(args));
+  return overlapMeasured(await benchOverlap({ ...lengthsOf(args), io, cells, onStep }));
+};
+
+const measureLadder: Work = async (args, onStep) => {
+  const io = ioOf(args);
+  const { block, depth } = io;
+  const threads = (await threadsOf(args)).slice(-1);
+  const cells = cellsOf(ladder({ block, depth }), threads, budgetsOf(args).slice(0, 1));
+  return ladderMeasured(await benchOverlap({ ...lengthsOf(args), io, cells, onStep }));
+};
+
+const measureBlocks: Work = async (args, onStep) => {
+  const io = ioOf(args);
+  const sweep = { file: args.model, blocks: BLOCKS, depths: DEPTHS, milliseconds: 200, io, onStep };
+  return blocksMeasured(await sweepBlocks({ ...sweep, runs: count('runs', args.runs, 1000) }), io);
+};
+
+const QUICK = { runs: 3, tokens: 64, warmup: 64, prompt: 8 };
+
+/** For the scorecard: one budget, all threads, some seconds. */
+export async function measureQuick({
+  model,
+  threads,
+}: Pick<MeasureContext, 'model' | 'threads'>): Promise<Measured> {
+  const cells = cellsOf([armOf('stall'), armOf('overlap')], [threads], [shareBudget(35)]);
+  return overlapMeasured(await benchOverlap({ file: model, io: IO_DEFAULTS, cells, ...QUICK }));
+}

@@ -1,0 +1,51 @@
+/** A memory cgroup (v1) around one run: what it used at most, page cache included, and whether that killed it. */
+import { mkdir, readFile, rmdir, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { errno } from '@cflow/format/node';
+
+const ROOT = '/sys/fs/cgroup/memory';
+
+export interface GroupUse {
+  readonly limit: number;
+  /** Bytes at most. */
+  readonly most: number;
+  readonly killed: boolean;
+}
+
+export class MemoryGroup {
+  readonly folder: string;
+  readonly #limit: number;
+  private constructor(folder: string, limit: number) {
+    this.folder = folder;
+    this.#limit = limit;
+  }
+
+  /** A group of its own, or why there can be none. @param limit bytes */
+  static async create(name: string, limit: number, root = ROOT): Promise<MemoryGroup | string> {
+    const folder = join(root, `cflow-bench-${process.pid}-${name}`);
+    try {
+      await mkdir(folder);
+      await writeFile(join(folder, 'memory.limit_in_bytes'), `${limit}`);
+      return new MemoryGroup(folder, limit);
+    } catch (error) {
+      await rmdir(folder).catch(() => undefined);
+      return `no memory cgroup (v1) can be made: ${errno(error)}`;
+    }
+  }
+
+  /** What its processes used. */
+  async use(): Promise<GroupUse> {
+    const read = (file: string) => readFile(join(this.folder, file), 'utf8');
+    const kills = /oom_kill (\d+)/.exec(await read('memory.oom_control'))?.[1] ?? '0';
+    return {
+      limit: this.#limit,
+      most: Number(await read('memory.max_usage_in_bytes')),
+      killed: Number(kills) > 0,
+    };
+  }
+
+  /** Once its processes have ended. */
+  async remove(): Promise<void> {
+    await rmdir(this.folder);
+  }
+}

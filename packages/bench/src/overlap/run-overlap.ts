@@ -1,0 +1,103 @@
+/** One measurement of a model whose experts are on disk. */
+import { createHash } from 'node:crypto';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { CflowError } from '@cflow/format';
+import { Model, type NativeStats, randomGenerator, type Session } from '@cflow/runtime-native';
+import { runChild } from '../harness/child.js';
+import { peakBytes } from '../harness/peak-memory.js';
+import type { OverlapJob, OverlapRun } from './overlap-job.js';
+
+const SEED = 1;
+const seconds = (from: number) => (performance.now() - from) / 1000;
+
+/**
+ * Opens, times a first prompt, warms the cache up, and times tokens. Tokens are pseudo-random and not the model's own
+ * choice: greedy decoding of random weights runs in circles, whose experts are all in memory after the first.
+ */
+export async function runOverlap({ group, ...job }: OverlapJob): Promise<OverlapRun> {
+  return group === undefined ? measure(job) : inGroup(group, job);
+}
+
+/** What a process has when it joins is not counted: a second one is in the group from its first byte. */
+function inGroup(group: string, job: OverlapJob): Promise<OverlapRun> {
+  writeFileSync(join(group, 'cgroup.procs'), `${process.pid}`);
+  return runChild<OverlapRun>('overlap/overlap-child', job);
+}
+
+async function measure({ file, options, lengths }: OverlapJob): Promise<OverlapRun> {
+  const start = performance.now();
+  const model = await Model.open(file, options);
+  try {
+    const openSeconds = seconds(start);
+    const ids = randomIds(lengths.prompt + lengths.warmup + lengths.tokens, model.config.vocabSize);
+    const firstTokenSeconds = await firstToken(model, ids.slice(0, lengths.prompt));
+    const session = model.createSession();
+    for (const id of ids.slice(lengths.prompt, -lengths.tokens)) await session.decode(id);
+    const decoded = await decode(session, ids.slice(-lengths.tokens));
+    await session.close();
+    return { openSeconds, firstTokenSeconds, ...decoded, peakBytes: peakBytes() };
+  } finally {
+    await model.close();
+  }
+}
+
+/** The same tokens for every arm. */
+export function randomIds(count: number, vocabSize: number): number[] {
+  const random = randomGenerator(SEED);
+  return Array.from({ length: count }, () => Math.floor(random.next() * vocabSize));
+}
+
+async function firstToken(model: Model, ids: readonly number[]): Promise<number> {
+  const session = model.createSession();
+  const from = performance.now();
+  await session.prefill(ids);
+  const spent = seconds(from);
+  await session.close();
+  return spent;
+}
+
+async function decode(session: Session, ids: readonly number[]) {
+  const before = nativeStats(session);
+  const tokenSeconds: number[] = [];
+  const chosen: number[] = [];
+  const hash = createHash('sha256');
+  for (const id of ids) {
+    const from = performance.now();
+    await session.decode(id);
+    tokenSeconds.push(seconds(from));
+    const logits = session.logits();
+    chosen.push(argmax(logits));
+    hash.update(new Uint8Array(logits.buffer));
+  }
+  const after = nativeStats(session);
+  const { slots, direct, uring, reason } = after.tiers;
+  return {
+    tokenSeconds,
+    chosen,
+    digest: hash.digest('hex'),
+    weightBytes: after.bytesRead - before.bytesRead,
+    tiers: tiersSince(before.tiers, after.tiers),
+    how: { slots, direct, uring, reason },
+    choice: after.choice,
+  };
+}
+
+const COUNTED = ['hits', 'predicted', 'misses', 'ahead', 'stallSeconds', 'bytesRead', 'busySeconds'] as const;
+
+function tiersSince(before: OverlapRun['tiers'], after: OverlapRun['tiers']): OverlapRun['tiers'] {
+  const since = COUNTED.map((name) => [name, after[name] - before[name]] as const);
+  return Object.fromEntries(since) as unknown as OverlapRun['tiers'];
+}
+
+function nativeStats(session: Session): NativeStats {
+  const { native } = session.stats();
+  if (native) return native;
+  throw new CflowError('UNSUPPORTED', 'only the native engine fetches weights from disk');
+}
+
+function argmax(values: Float32Array): number {
+  let best = 0;
+  for (let i = 1; i < values.length; i++) if (values[i]! > values[best]!) best = i;
+  return best;
+}

@@ -1,0 +1,142 @@
+/**
+ * Recorded routings as a file: NDJSON, a header line and then a line a token, `[position, experts, experts, …]` with the
+ * experts that each layer chose, in the order of the header's layers. Position 0 begins a sequence.
+ */
+import { readFile, writeFile } from 'node:fs/promises';
+import { CflowError, type ModelConfig } from '@cflow/format';
+import { errno } from '@cflow/format/node';
+import type { NativeRouting } from '../native/addon.js';
+
+export const TRACE_FORMAT = 'cflow-trace/1';
+
+/** A layer with experts. */
+export interface TraceLayer {
+  readonly layer: number;
+  readonly experts: number;
+  readonly topK: number;
+}
+
+export interface TraceHeader {
+  readonly format: typeof TRACE_FORMAT;
+  readonly model: string;
+  /** Layers that pass before the chosen experts of one are added. */
+  readonly expertDelay: number;
+  readonly layers: readonly TraceLayer[];
+}
+
+export interface TraceToken {
+  readonly position: number;
+  /** Of each layer of the header. */
+  readonly experts: readonly (readonly number[])[];
+}
+
+export interface Trace {
+  readonly header: TraceHeader;
+  readonly tokens: readonly TraceToken[];
+}
+
+export function traceHeader({ name, expertDelay, layers }: ModelConfig): TraceHeader {
+  const routed = layers.flatMap(({ experts }, layer) =>
+    experts ? [{ layer, experts: experts.count, topK: experts.topK }] : [],
+  );
+  return { format: TRACE_FORMAT, model: name, expertDelay, layers: routed };
+}
+
+/**
+ * What an engine recorded (`Engine.takeRoutings`), token by token.
+ * @throws CflowError INTERNAL if layers have chosen for different tokens
+ */
+export function traceTokens({ layers }: TraceHeader, routings: readonly NativeRouting[]): TraceToken[] {
+  const byLayer = layers.map((_, bank) =>
+    routings.filter((routing) => routing.bank === bank).flatMap(choices),
+  );
+  const [first = []] = byLayer;
+  return first.map(({ position }, token) => ({
+    position,
+    experts: byLayer.map((choice) => {
+      const own = choice[token];
+      if (own?.position === position && choice.length === first.length) return own.experts;
+      throw new CflowError('INTERNAL', `layers chose for different tokens at position ${position}`);
+    }),
+  }));
+}
+
+function choices({ position, topK, experts }: NativeRouting) {
+  return Array.from({ length: experts.length / topK }, (_, token) => ({
+    position: position + token,
+    experts: [...experts.subarray(token * topK, (token + 1) * topK)],
+  }));
+}
+
+/**
+ * Writes a trace, in place of an earlier file.
+ * @throws CflowError WRITE_FAILED
+ */
+export async function writeTrace(
+  path: string,
+  header: TraceHeader,
+  routings: readonly NativeRouting[],
+): Promise<void> {
+  const tokens = traceTokens(header, routings).map(({ position, experts }) => [position, ...experts]);
+  const text = [header, ...tokens].map((line) => `${JSON.stringify(line)}\n`).join('');
+  await writeFile(path, text).catch((cause: unknown) => {
+    throw new CflowError('WRITE_FAILED', `cannot write: ${errno(cause)}`, { file: path, cause });
+  });
+}
+
+/**
+ * Reads a trace.
+ * @throws CflowError NOT_READABLE, FORMAT_INVALID with the line that is wrong
+ */
+export async function readTrace(path: string): Promise<Trace> {
+  const text = await readFile(path, 'utf8').catch((cause: unknown) => {
+    throw new CflowError('NOT_READABLE', `cannot open: ${errno(cause)}`, { file: path, cause });
+  });
+  const [first = '', ...rest] = text.trimEnd().split('\n');
+  const header = parsed(path, first, 1);
+  if (!isHeader(header)) throw invalid(path, 1, `no header of ${TRACE_FORMAT}`);
+  const tokens = rest.map((line, i) => {
+    const token = parsed(path, line, i + 2);
+    if (isToken(token, header)) return { position: token[0], experts: token.slice(1) as number[][] };
+    throw invalid(path, i + 2, `no position with the experts of ${header.layers.length} layers`);
+  });
+  return { header, tokens };
+}
+
+function parsed(path: string, line: string, number: number): unknown {
+  try {
+    return JSON.parse(line);
+  } catch {
+    throw invalid(path, number, 'no JSON');
+  }
+}
+
+function invalid(file: string, line: number, problem: string): CflowError {
+  const remedy = 'record it again with cflow-run --trace';
+  return new CflowError('FORMAT_INVALID', `line ${line} is ${problem}`, {
+    file,
+    field: `line ${line}`,
+    remedy,
+  });
+}
+
+const whole = (value: unknown): value is number => Number.isInteger(value) && Number(value) >= 0;
+
+function isHeader(value: unknown): value is TraceHeader {
+  const { format, model, expertDelay, layers } = (value ?? {}) as Partial<Record<keyof TraceHeader, unknown>>;
+  if (format !== TRACE_FORMAT || typeof model !== 'string' || !whole(expertDelay)) return false;
+  return Array.isArray(layers) && layers.length > 0 && layers.every(isLayer);
+}
+
+function isLayer(value: unknown): value is TraceLayer {
+  const { layer, experts, topK } = (value ?? {}) as Partial<Record<keyof TraceLayer, unknown>>;
+  return whole(layer) && whole(experts) && whole(topK) && topK > 0 && topK <= experts;
+}
+
+function isToken(value: unknown, { layers }: TraceHeader): value is [number, ...number[][]] {
+  if (!Array.isArray(value) || value.length !== layers.length + 1 || !whole(value[0])) return false;
+  return layers.every(({ experts, topK }, i) => {
+    const chosen: unknown = value[i + 1];
+    return Array.isArray(chosen) && chosen.length === topK && chosen.every((id) => whole(id) && id < experts);
+  });
+}
