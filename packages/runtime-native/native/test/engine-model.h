@@ -175,19 +175,19 @@ class ModelMaker {
     }
   }
 
-  step::RmsNorm norm() {
+  step::RmsNorm norm() { return {x, plain(kDim), kDim, kDim, 1e-5f, normed}; }
+  Offset plain(uint32_t n) {
     const uint64_t start = file_.bytes.size();
-    const Offset weight = file_.vector(kDim);
+    const Offset at = file_.vector(n);
     p_.resident.push_back(file_.since(start));
-    return {x, weight, kDim, kDim, 1e-5f, normed};
+    return at;
   }
-  Offset bias(uint32_t n) { return file_.vector(n); }
 
   void add_layer(uint32_t layer, uint32_t layers) {
     end_stage();
     p_.caches.push_back({kKvHeads, kHeadDim, kWindow});
-    const Offset k_bias = bias(kKvHeads * kHeadDim);
-    const Offset up_bias = bias(kFfn);
+    const Offset k_bias = plain(kKvHeads * kHeadDim);
+    const Offset up_bias = plain(kFfn);
     // All matrices of a stream stand together, so they are made before the steps.
     const Part attention = part();
     TiledMatrix mq = matrix(attention, kHeads * kHeadDim, kDim);
@@ -217,7 +217,7 @@ class ModelMaker {
   }
 
   void add_experts(uint32_t layer, uint32_t layers) {
-    parallel(step::PlainMatvec{normed, file_.vector(kExperts * kDim), kExperts, kDim, router});
+    parallel(step::PlainMatvec{normed, plain(kExperts * kDim), kExperts, kDim, router});
     serial(step::Route{router, kTopK, true, routing});
     const bool fetched = fetch_ != Fetch::none;
     TiledMatrix gate, up, down;
