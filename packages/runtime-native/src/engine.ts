@@ -84,6 +84,13 @@ export interface EngineOptions {
   readonly arithmetic?: NativeEngineOptions['arithmetic'] | undefined;
   /** Storage of keys and values; absent = f16 with q8 arithmetic, else f32. */
   readonly cache?: NativeEngineOptions['cache'] | undefined;
+  /**
+   * Memory for the keys and values of a session, bytes; the oldest go to disk beyond it. Absent = as much as they need,
+   * or what `memory` leaves.
+   */
+  readonly cacheMemory?: number | undefined;
+  /** Where these go: a file without a name, gone with the session. Absent = the system's directory for such files. */
+  readonly spillDirectory?: string | undefined;
   /** Tokens of one batch of a prefill. */
   readonly maxBatch?: number | undefined;
   /** Instruction set; absent = the environment's CFLOW_ISA, or the best. */

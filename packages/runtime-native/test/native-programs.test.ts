@@ -16,6 +16,7 @@ describe('native programs', () => {
   it.each([
     ['engine-test', 300],
     ['tier-test', 10_000],
+    ['spill-test', 5000],
   ])('%s', { timeout: 9 * MINUTE }, (name, least) => {
     run('make', '-C', native, `BUILD=${build}`, join(build, name));
     const [, checks] = new RegExp(`^${name}: (\\d+) checks\\n$`, 'm').exec(run(join(build, name))) ?? [];

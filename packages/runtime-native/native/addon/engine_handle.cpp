@@ -49,6 +49,8 @@ constexpr unsigned kMaxBatch = 1u << 16;
 constexpr unsigned kMaxBlock = 1u << 30;
 constexpr unsigned kMaxDepth = 256;
 constexpr unsigned kMaxSlots = 1u << 30;
+/// What a JavaScript number counts exactly.
+constexpr double kMaxBytes = 9007199254740991;
 
 DirectOptions read_direct(const Napi::Object& options) {
   DirectOptions direct;
@@ -63,6 +65,12 @@ DirectOptions read_direct(const Napi::Object& options) {
   return direct;
 }
 
+SpillOptions read_spill(const Napi::Object& options, const IoOptions& io) {
+  const double bytes = options.Get("cacheMemory").ToNumber().DoubleValue();
+  if (!(bytes >= 1 && bytes <= kMaxBytes)) throw Error("USAGE", "cacheMemory is not a number of bytes");
+  return {static_cast<uint64_t>(bytes), options.Get("directory").ToString(), io};
+}
+
 EngineOptions read_options(const Napi::Object& options) {
   EngineOptions result;
   result.weights = static_cast<WeightMode>(choice(options, "weights", {"mapped", "resident", "direct"}));
@@ -74,6 +82,8 @@ EngineOptions read_options(const Napi::Object& options) {
   result.profile = options.Get("profile").ToBoolean();
   result.record_routings = options.Get("recordRoutings").ToBoolean();
   if (result.weights == WeightMode::direct) result.direct = read_direct(options.Get("direct").ToObject());
+  const Napi::Value spill = options.Get("spill");
+  if (spill.IsObject()) result.spill = read_spill(spill.As<Napi::Object>(), result.direct.io);
   return result;
 }
 
@@ -142,7 +152,7 @@ Napi::Object numbers(Napi::Env env, std::initializer_list<std::pair<const char*,
 
 Napi::Object tier_stats(Napi::Env env, const TierStats& tiers) {
   const auto n = [](auto value) { return static_cast<double>(value); };
-  const auto& [experts, stream_bytes, stall_seconds, io] = tiers;
+  const auto& [experts, stream_bytes, stall_seconds, io, spill] = tiers;
   Napi::Object object = numbers(env, {{"slots", n(experts.slots)},
                                       {"slotBytes", n(experts.slot_bytes)},
                                       {"streamBytes", n(stream_bytes)},
@@ -153,7 +163,11 @@ Napi::Object tier_stats(Napi::Env env, const TierStats& tiers) {
                                       {"stallSeconds", stall_seconds},
                                       {"bytesRead", n(io.bytes_read)},
                                       {"blocks", n(io.blocks)},
-                                      {"busySeconds", io.busy_seconds}});
+                                      {"busySeconds", io.busy_seconds},
+                                      {"cacheWritten", n(spill.bytes_written)},
+                                      {"cacheRead", n(spill.bytes_read)},
+                                      {"cacheStallSeconds", spill.stall_seconds},
+                                      {"cacheBusySeconds", spill.busy_seconds}});
   object.Set("direct", io.direct);
   object.Set("uring", io.uring);
   object.Set("reason", io.reason);

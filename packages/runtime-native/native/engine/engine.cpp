@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "../tiers/kv_spill.h"
 #include "executor.h"
 #include "kv_cache.h"
 #include "memory.h"
@@ -23,20 +24,39 @@ class SessionState final : public Session {
  public:
   SessionState(const Program& program, const EngineOptions& options) {
     for (const CacheShape& shape : program.caches) caches.emplace_back(shape, options.cache, options.max_batch);
+    if (options.spill.cache_bytes) spill = std::make_unique<KvSpill>(caches, program, options.spill);
   }
 
   void cancel() override { cancelled.store(true, std::memory_order_relaxed); }
   void resume() override { cancelled.store(false, std::memory_order_relaxed); }
   uint64_t cache_bytes() const override { return bytes.load(std::memory_order_relaxed); }
 
-  /// Room in all caches for so many positions. @throws Error MEMORY before anything is allocated
-  void reserve(uint64_t positions) {
+  /// So many of `count` tokens that their keys and values fit the memory for them, or 1.
+  uint32_t fitting(uint32_t count) const {
+    while (spill && count > 1 && !spill->fits(position, position + count)) count /= 2;
+    return count;
+  }
+
+  /// Room in all caches for so many tokens. @throws Error MEMORY before anything is allocated, WRITE_FAILED
+  void reserve(uint32_t count) {
+    const uint64_t positions = position + count;
+    if (spill) spill->begin(position, positions);
     uint64_t needed = 0;
     for (const KvCache& cache : caches) needed += cache.bytes_for(positions);
-    if (needed == 0) return;
-    require_memory(needed, "key/value caches");
-    for (KvCache& cache : caches) cache.reserve(positions);
-    bytes.fetch_add(needed, std::memory_order_relaxed);
+    if (needed) {
+      require_memory(needed, "key/value caches");
+      for (KvCache& cache : caches) cache.reserve(positions);
+    }
+    uint64_t used = spill ? spill->bytes() : 0;
+    for (const KvCache& cache : caches) used += cache.bytes();
+    bytes.store(used, std::memory_order_relaxed);
+  }
+
+  /// Since the last call.
+  SpillStats take_spill_stats() {
+    if (!spill) return {};
+    const SpillStats now = spill->stats();
+    return now - std::exchange(noted, now);
   }
 
   std::vector<KvCache> caches;
@@ -44,6 +64,9 @@ class SessionState final : public Session {
   uint64_t position = 0;
   std::atomic<bool> cancelled{false};
   std::atomic<uint64_t> bytes{0};
+  SpillStats noted;
+  /// Last: it reads and writes the caches. Null unless their memory is limited.
+  std::unique_ptr<KvSpill> spill;
 };
 
 class EngineImpl final : public Engine {
@@ -139,7 +162,9 @@ class EngineImpl final : public Engine {
   void release(const Entry& entry) {
     const std::lock_guard lock(mutex_);
     if (options_.profile) profile_ = executor_.profile();
+    const SpillStats spill = tiers_.spill;
     tiers_ = storage_.stats();
+    (tiers_.spill = spill) += entry.session->take_spill_stats();
     for (Routing& routing : executor_.take_routings()) routings_.push_back(std::move(routing));
     if (running_ == entry.session.get()) running_ = nullptr;
   }
@@ -149,10 +174,11 @@ class EngineImpl final : public Engine {
     const uint32_t most = job.all_logits ? std::min(options_.max_batch, kMostLogitRows) : options_.max_batch;
     const size_t length = executor_.program().buffers[executor_.program().output];
     for (size_t done = 0; done < job.ids.size();) {
-      const auto count = static_cast<uint32_t>(std::min<size_t>(most, job.ids.size() - done));
+      const uint32_t count = session.fitting(static_cast<uint32_t>(std::min<size_t>(most, job.ids.size() - done)));
       const bool last = done + count == job.ids.size();
-      session.reserve(session.position + count);
-      executor_.run({job.ids.data() + done, count, session.position, job.all_logits}, session.caches, session.cancelled);
+      session.reserve(count);
+      executor_.run({job.ids.data() + done, count, session.position, job.all_logits}, session.caches, session.spill.get(),
+                    session.cancelled);
       session.position += count;
       for (uint32_t i = job.all_logits ? 0 : count - 1; i < count && (job.all_logits || last); i++) {
         float* out = job.logits + (job.all_logits ? (done + i) * length : 0);

@@ -9,6 +9,7 @@
 
 #include "../io/io.h"
 #include "../tiers/expert_store.h"
+#include "../tiers/spill.h"
 #include "error.h"
 #include "program.h"
 
@@ -46,6 +47,7 @@ struct EngineOptions {
   /// Keep what every CallExperts was called with.
   bool record_routings = false;
   DirectOptions direct;
+  SpillOptions spill;
 };
 
 /// Of one kind of step; filled when profiling.
@@ -66,6 +68,8 @@ struct TierStats {
   /// Time spent waiting for the disk, summed over threads.
   double stall_seconds = 0;
   IoStats io;
+  /// Keys and values of all sessions.
+  SpillStats spill;
 };
 
 /// What a batch chose of a bank.

@@ -45,7 +45,7 @@ Executor::Executor(Program program, Storage& storage, const EngineOptions& optio
       storage_(storage),
       options_(options),
       buffers_(program_, *options.kernels, options.arithmetic),
-      context_{*options.kernels, storage, program_.dtype, options.cache, buffers_,
+      context_{*options.kernels, storage, program_.dtype, options.cache, options.spill.cache_bytes > 0, buffers_,
                options.record_routings ? &routings_ : nullptr},
       profiles_(options.threads),
       shares_(options.threads),
@@ -64,7 +64,8 @@ Executor::Executor(Program program, Storage& storage, const EngineOptions& optio
   for (unsigned i = 0; i < options.threads; i++) scratch_.push_back(std::make_unique<Scratch>());
 }
 
-void Executor::run(const Tokens& tokens, std::vector<KvCache>& caches, const std::atomic<bool>& cancelled) {
+void Executor::run(const Tokens& tokens, std::vector<KvCache>& caches, KvSpill* spill,
+                   const std::atomic<bool>& cancelled) {
   head_first_ = tokens.all_logits ? 0 : tokens.count - 1;
   buffers_.reserve(tokens.count, head_first_);
   scratch_bytes_.store(buffers_.bytes(), std::memory_order_relaxed);
@@ -73,7 +74,7 @@ void Executor::run(const Tokens& tokens, std::vector<KvCache>& caches, const std
   failure_ = nullptr;
   stopping_ = false;
   cancelled_ = &cancelled;
-  batch_ = {tokens.ids, tokens.start, 0, tokens.count, &caches, &faults_};
+  batch_ = {tokens.ids, tokens.start, 0, tokens.count, &caches, spill, &faults_};
   storage_.begin(tokens.count);
   prepare(0, 0);
   // What comes before the first matrix needs nobody else, unless there are many tokens.
@@ -122,6 +123,7 @@ void Executor::finish_stage(size_t stage, bool serial, unsigned thread) {
   guarded([&] {
     if (serial) run_serial(stages_[stage], batch_.first, batch_.end, thread);
     timed(thread, "transfer", 0, [&] {
+      for (const auto& op : stages_[stage].parallel) op->finish(batch_);
       for (const auto& op : stages_[stage].transfers) op->run(batch_);
     });
     if (stage + 1 < stages_.size()) prepare(stage + 1, thread);

@@ -37,4 +37,8 @@ void KvCache::reserve(uint64_t positions) {
   while (pages_.size() < pages) pages_.emplace_back(page_bytes_, "key/value caches");
 }
 
+void KvCache::drop_before(uint64_t page) {
+  for (; dropped_ < page; dropped_++) pages_[dropped_] = Block();
+}
+
 }  // namespace cflow

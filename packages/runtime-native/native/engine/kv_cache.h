@@ -1,5 +1,6 @@
 // Keys and values of one attention, in pages of kPage positions that are never moved: growing allocates, it does not
-// copy. With a window the pages form a ring.
+// copy. With a window the pages form a ring; without one, the oldest may have gone to disk, and stand elsewhere while they
+// are read.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,14 @@
 
 namespace cflow {
 
+/// Pages that were dropped, where they are for the time being.
+class StagedPages {
+ public:
+  virtual ~StagedPages() = default;
+  /// Waits for the pages. Any thread. @throws Error NOT_READABLE
+  virtual uint8_t* page(uint64_t index) const = 0;
+};
+
 class KvCache {
  public:
   /// @param max_batch tokens that one batch appends before the first of them attends
@@ -19,7 +28,19 @@ class KvCache {
   uint64_t bytes_for(uint64_t positions) const;
   /// Makes room for positions 0 to positions - 1. @throws Error MEMORY
   void reserve(uint64_t positions);
-  uint64_t bytes() const { return static_cast<uint64_t>(pages_.size()) * page_bytes_; }
+  uint64_t bytes() const { return (pages_.size() - dropped_) * page_bytes_; }
+  /// Length of the ring, or what so many positions need.
+  uint64_t pages_for(uint64_t positions) const;
+  uint64_t page_bytes() const { return page_bytes_; }
+
+  /// Frees the pages before `page`. Not with a window.
+  void drop_before(uint64_t page);
+  /// Whoever reads a page that was dropped finds it there.
+  void stage(const StagedPages* staged) { staged_ = staged; }
+  /// The first position that was not dropped.
+  uint64_t kept_from() const { return dropped_ * kPage; }
+  /// A page that was not dropped.
+  uint8_t* page(uint64_t index) const { return pages_[index].data(); }
 
   const CacheShape& shape() const { return shape_; }
 
@@ -28,8 +49,10 @@ class KvCache {
   uint8_t* values(uint32_t head, uint64_t position) const { return keys(head, position) + head_bytes_ / 2; }
 
  private:
-  uint64_t pages_for(uint64_t positions) const;
-  uint8_t* at(uint64_t position) const { return pages_[position / kPage % most_pages_].data(); }
+  uint8_t* at(uint64_t position) const {
+    const uint64_t index = position / kPage % most_pages_;
+    return index < dropped_ ? staged_->page(index) : page(index);
+  }
 
   CacheShape shape_;
   /// Keys and values of one head of a page.
@@ -38,6 +61,8 @@ class KvCache {
   /// Length of the ring; unlimited without a window.
   uint64_t most_pages_;
   std::vector<Block> pages_;
+  uint64_t dropped_ = 0;
+  const StagedPages* staged_ = nullptr;
 };
 
 }  // namespace cflow

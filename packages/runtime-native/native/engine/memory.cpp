@@ -73,14 +73,26 @@ void require_memory(uint64_t bytes, const char* what) {
 }
 
 Block::Block(uint64_t bytes, const char* what) {
-  constexpr uint64_t kHuge = 2u << 20;
   require_memory(bytes, what);
+  map(bytes, what, 0);
+}
+
+Block Block::untouched(uint64_t bytes, const char* what) {
+  Block block;
+  block.map(bytes, what, MAP_NORESERVE);
+  return block;
+}
+
+void Block::map(uint64_t bytes, const char* what, int flags) {
+  constexpr uint64_t kHuge = 2u << 20;
+  constexpr uint64_t kSmall = 4096;
   if (bytes == 0) return;
   // Whole huge pages, and one more to start on the boundary of one.
   const bool huge = bytes >= kHuge;
-  size_ = (bytes + kHuge - 1) / kHuge * kHuge;
+  const uint64_t unit = huge ? kHuge : kSmall;
+  size_ = (bytes + unit - 1) / unit * unit;
   const uint64_t reserve = huge ? size_ + kHuge : size_;
-  void* at = mmap(nullptr, reserve, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* at = mmap(nullptr, reserve, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
   if (at == MAP_FAILED) {
     size_ = 0;
     throw Error("MEMORY", std::string(what) + ": the system refused " + in_words(bytes));

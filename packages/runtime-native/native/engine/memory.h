@@ -19,6 +19,8 @@ class Block {
   Block() = default;
   /// @throws Error MEMORY
   Block(uint64_t bytes, const char* what);
+  /// Address space: only what is touched becomes memory, so nothing is asked of the system before. @throws Error MEMORY
+  static Block untouched(uint64_t bytes, const char* what);
   Block(Block&& other) noexcept;
   Block& operator=(Block&& other) noexcept;
   ~Block();
@@ -27,6 +29,8 @@ class Block {
   uint64_t size() const { return size_; }
 
  private:
+  void map(uint64_t bytes, const char* what, int flags);
+
   uint8_t* data_ = nullptr;
   uint64_t size_ = 0;
 };

@@ -15,6 +15,7 @@
 
 namespace cflow {
 
+class KvSpill;
 class Storage;
 
 /// What the numbers of a token can do wrong.
@@ -54,6 +55,8 @@ struct Batch {
   uint32_t first;
   uint32_t end;
   std::vector<KvCache>* caches;
+  /// Null unless pages of the caches may be on disk.
+  KvSpill* spill;
   Faults* faults;
 
   uint32_t tokens() const { return end - first; }
@@ -125,6 +128,8 @@ struct Context {
   const Storage& storage;
   Dtype dtype;
   CacheType cache;
+  /// Whether keys and values may be on disk.
+  bool spills;
   const Buffers& buffers;
   /// Null unless routings are recorded.
   std::vector<Routing>* routings;
@@ -154,6 +159,8 @@ class ParallelOp {
   virtual bool waits() const { return false; }
   /// Units are independent; any thread, any order.
   virtual void run(const Batch& batch, uint32_t unit, Scratch& scratch) const = 0;
+  /// Called by one thread behind the units.
+  virtual void finish(const Batch&) {}
 };
 
 class TokenOp {

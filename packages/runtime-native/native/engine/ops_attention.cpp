@@ -2,6 +2,7 @@
 // key and value that they read.
 #include <algorithm>
 
+#include "../tiers/kv_spill.h"
 #include "ops.h"
 #include "ops_make.h"
 
@@ -30,9 +31,14 @@ class AttendOp final : public ParallelOp {
   uint32_t prepare(const Batch& batch) override {
     block_ = std::max(1u, kQueries / group_);
     blocks_ = (batch.tokens() + block_ - 1) / block_;
+    if (waits()) batch.spill->call(step_.cache);
     return blocks_ * shape_.kv_heads;
   }
   uint64_t bytes() const override { return 0; }
+  bool waits() const override { return context_.spills && shape_.window == 0; }
+  void finish(const Batch& batch) override {
+    if (waits()) batch.spill->release();
+  }
 
   void run(const Batch& batch, uint32_t unit, Scratch& scratch) const override {
     const uint32_t head = unit / blocks_;
@@ -71,11 +77,17 @@ class AttendOp final : public ParallelOp {
       positions[i] = batch.start + token;
     }
     float* scores = scratch.scores.data();
-    for (uint64_t page = from; page <= last; page += kPage) {
-      const int seen = static_cast<int>(std::min<uint64_t>(kPage, last + 1 - page));
-      context_.kernels.scores[type](qs, static_cast<int>(count), cache.keys(head, page), dim, seen, step_.scale,
-                                    scores + (page - from), stride);
-    }
+    const auto score = [&](uint64_t begin, uint64_t end) {
+      for (uint64_t page = begin; page < end; page += kPage) {
+        const int seen = static_cast<int>(std::min<uint64_t>(kPage, last + 1 - page));
+        context_.kernels.scores[type](qs, static_cast<int>(count), cache.keys(head, page), dim, seen, step_.scale,
+                                      scores + (page - from), stride);
+      }
+    };
+    // What comes from the disk last: it may still be on its way.
+    const uint64_t kept = std::max(from, cache.kept_from());
+    score(kept, last + 1);
+    score(from, kept);
     for (uint32_t i = 0; i < count; i++) weigh(scores + i * stride, positions[i], from, last);
     for (uint32_t i = 0; i < count; i++) std::fill_n(outs[i], dim, 0.0f);
     for (uint64_t page = from; page <= last; page += kPage) {

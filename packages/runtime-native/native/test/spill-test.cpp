@@ -282,7 +282,7 @@ void test_full_disk() {
   std::signal(SIGXFSZ, SIG_IGN);
   int failures = 0;
   for (size_t i = 0; i < pieces.size(); i++) {
-    const bool full = i % 10 == 5;
+    const bool full = i > 20 && i < 150;
     const rlimit none{0, before.rlim_max};
     if (full) setrlimit(RLIMIT_FSIZE, &none);
     Result result = run(*engine, session, pieces[i]);
@@ -294,7 +294,7 @@ void test_full_disk() {
     }
     check(result.logits == all.logits[i], "the same output once there is room");
   }
-  std::printf("spill-test: a full disk failed %d tokens\n", failures);
+  check(failures > 0, "a full disk is noticed");
 }
 
 }  // namespace

@@ -52,6 +52,14 @@ export interface NativeDirectOptions extends IoChoice {
   readonly readAhead: boolean;
 }
 
+/** Of keys and values that may be more than memory holds. */
+export interface NativeSpillOptions {
+  /** Bytes of memory for those of a session. */
+  readonly cacheMemory: number;
+  /** Where the rest goes: a file without a name. */
+  readonly directory: string;
+}
+
 /** Options of the native engine, all of them decided. */
 export interface NativeEngineOptions {
   readonly weights: 'mapped' | 'resident' | 'direct';
@@ -68,6 +76,8 @@ export interface NativeEngineOptions {
   readonly recordRoutings: boolean;
   /** Read with weights `direct` only. */
   readonly direct?: NativeDirectOptions;
+  /** Absent: all keys and values are in memory. */
+  readonly spill?: NativeSpillOptions;
 }
 
 /** Figures of the disk tier; zeros without one. */
@@ -89,6 +99,12 @@ export interface NativeTierStats {
   readonly blocks: number;
   /** Time during which the disk had something to do. */
   readonly busySeconds: number;
+  /** Bytes of keys and values that were written to disk, and read back. */
+  readonly cacheWritten: number;
+  readonly cacheRead: number;
+  /** Spent waiting for either, summed over threads; and with either under way. */
+  readonly cacheStallSeconds: number;
+  readonly cacheBusySeconds: number;
   readonly direct: boolean;
   readonly uring: boolean;
   /** Why not O_DIRECT, or not io_uring; empty if both. */

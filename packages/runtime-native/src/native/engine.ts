@@ -54,7 +54,7 @@ export const openNativeEngine: EngineFactory = async (source, file, options) => 
   checkIsa(addon, resolved.isa);
   const opened = { name: source.name, fd, size: source.size };
   const tiers = await guardedAsync(source.name, () => chooseTiers(addon, opened, file, resolved, options));
-  const { choice, transfers, placement, maxBatch, direct } = tiers;
+  const { choice, transfers, placement, maxBatch, cacheMemory, direct } = tiers;
   // Turns of the event loop between the parts, so that opening a model of many streams holds nothing up for long.
   await setImmediate();
   // Routings are noted where experts are called.
@@ -62,7 +62,9 @@ export const openNativeEngine: EngineFactory = async (source, file, options) => 
   const plan = buildPlan(file.config, { transfers: planned });
   const { program } = lowerPlan(plan, file, { ...resolved, placement });
   await setImmediate();
-  const native = { ...resolved, weights: choice.weights, maxBatch, ...(direct && { direct }) };
+  const spill = cacheMemory ? { cacheMemory, directory: resolved.spillDirectory } : undefined;
+  const placed = { ...(direct && { direct }), ...(spill && { spill }) };
+  const native = { ...resolved, weights: choice.weights, maxBatch, ...placed };
   const handle = await guardedAsync(source.name, () => addon.openEngine(fd, source.size, program, native));
   const isa = resolved.isa || addon.isa().selected;
   return new NativeEngine(handle, { ...native, choice, isa }, source.name, file.config.vocabSize);

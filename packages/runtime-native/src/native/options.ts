@@ -1,4 +1,5 @@
 /** What the native engine is opened with: defaults and checks. */
+import { tmpdir } from 'node:os';
 import { DTYPES, type Dtype, TRANSFER_MODES } from '@cflow/format';
 import { type Check, type Checks, checkOptions, choice, flag, real, text, whole } from '../checks.js';
 import type { EngineOptions } from '../engine.js';
@@ -23,6 +24,8 @@ export const ENGINE_CHECKS: Checks<EngineOptions> = {
   weights: choice(['auto', 'mapped', 'resident', 'direct']),
   arithmetic: choice(['q8', 'f32']),
   cache: choice(['f16', 'f32']),
+  cacheMemory: whole(1, Number.MAX_SAFE_INTEGER),
+  spillDirectory: text,
   maxBatch: whole(1, 65_536),
   isa: text,
   profile: flag,
@@ -50,10 +53,14 @@ export const DIRECT_CHECKS: Checks<NonNullable<EngineOptions['direct']>> = {
 };
 
 /** All but where weights are. */
-export interface ResolvedOptions extends Omit<NativeEngineOptions, 'weights' | 'direct'> {
+export interface ResolvedOptions extends Omit<NativeEngineOptions, 'weights' | 'direct' | 'spill'> {
   /** Where the number of threads came from, for people. */
   readonly threadsReason: string;
   readonly delayAware: boolean;
+  /** Memory for the keys and values of a session, bytes; 0 = as much as they need. */
+  readonly cacheMemory: number;
+  /** Where the rest goes. */
+  readonly spillDirectory: string;
 }
 
 /**
@@ -69,6 +76,8 @@ export async function resolveOptions(dtype: Dtype, options: EngineOptions): Prom
   return {
     arithmetic,
     cache: options.cache ?? (arithmetic === 'q8' ? 'f16' : 'f32'),
+    cacheMemory: options.cacheMemory ?? 0,
+    spillDirectory: options.spillDirectory ?? tmpdir(),
     threads: Math.min(threads, MAX_THREADS),
     maxBatch: options.maxBatch ?? MAX_BATCH,
     isa: options.isa ?? process.env.CFLOW_ISA ?? '',

@@ -31,6 +31,8 @@ export interface ChosenTiers {
   readonly transfers: TransferMode;
   readonly placement: Placement;
   readonly maxBatch: number;
+  /** Memory for the keys and values of a session; 0 = as much as they need. */
+  readonly cacheMemory: number;
   readonly direct?: NativeDirectOptions;
 }
 
@@ -60,12 +62,14 @@ export async function chooseTiers(
   const { budget, budgetReason } = memoryBudget(addon, options.memory);
   const plan = buildPlan(file.config, { transfers: 'none' });
   const context = options.context ?? Math.min(CONTEXT, file.config.contextLength);
-  const sizes = modelSizes(plan, file, context, resolved.cache === 'f16' ? 2 : 4);
+  const { maxBatch, cacheMemory } = resolved;
+  const whole = modelSizes(plan, file, context, resolved.cache === 'f16' ? 2 : 4);
+  const sizes = cacheMemory ? { ...whole, cacheBytes: Math.min(whole.cacheBytes, cacheMemory) } : whole;
   const every: Placement = { streams: new Set(sizes.streams.map(({ name }) => name)), experts: false };
   const { liveStreams } = lowerPlan(plan, file, { ...resolved, placement: every });
   const used = Math.max(LEAST_PROCESS, process.memoryUsage.rss());
   const { expertSlots, streamSlots } = options.direct ?? {};
-  const wishes = { budget, used, maxBatch: resolved.maxBatch, liveStreams, expertSlots, streamSlots };
+  const wishes = { budget, used, maxBatch, liveStreams, expertSlots, streamSlots };
   const tiers = configureTiers(sizes, { ...wishes, transfers: options.transfers });
   const common = { reason: tiers.rule, budget, budgetReason, plan: tiers };
   if (tiers.weights === 'resident' && weights === 'auto') return inMemory('resident', common, resolved);
@@ -78,6 +82,7 @@ export async function chooseTiers(
     transfers: tiers.transfers,
     placement: tiers.placement,
     maxBatch: tiers.maxBatch,
+    cacheMemory,
     direct: {
       block: io.block,
       depth: io.depth,
@@ -94,10 +99,10 @@ export async function chooseTiers(
 function inMemory(
   weights: 'mapped' | 'resident',
   reason: string | Omit<TierChoice, 'weights'>,
-  { maxBatch }: ResolvedOptions,
+  { maxBatch, cacheMemory }: ResolvedOptions,
 ): ChosenTiers {
   const choice = typeof reason === 'string' ? { weights, reason } : { weights, ...reason };
-  return { choice, transfers: 'none', placement: IN_MEMORY, maxBatch };
+  return { choice, transfers: 'none', placement: IN_MEMORY, maxBatch, cacheMemory };
 }
 
 function nothingToFetch(budget: number): CflowError {
