@@ -2,6 +2,7 @@ import { exitCodeHelp } from '@cflow/format';
 import { runCommand, usageError, writeOutput } from '@cflow/format/node';
 import yargs, { type CommandModule } from 'yargs';
 import { pathOptions, runCriticalPath, runStructure, structureOptions } from './analysis/cli-analysis.js';
+import { command as capped } from './capped/command.js';
 import { convertOptions, runConvert } from './convert/cli-convert.js';
 import { decodeOptions, runDecode } from './decode/cli-decode.js';
 import { prefillOptions, runPrefill } from './decode/cli-prefill.js';
@@ -56,6 +57,7 @@ function parser(argv: string[], outcome: { exit: number }, commands: readonly Co
     })
     .command('report <files..>', 'results as a page with charts', reportOptions, runReport)
     .command([...commands])
+    .command(capped)
     .option('save', { type: 'string', describe: 'write the result, for compare and report' })
     .option('json', { type: 'boolean', default: false, describe: 'the result as one JSON document' })
     .demandCommand(1, 'a command is needed')

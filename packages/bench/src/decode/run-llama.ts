@@ -65,12 +65,36 @@ const seconds = (from: number) => (performance.now() - from) / 1000;
 /** Greedy; end-of-text tokens are tokens like others here. */
 const GREEDY = { temperature: 0, yieldEogToken: true };
 
+/** One measurement of decoding and prefill. */
+export function runLlama({ file, lengths, threads }: DecodeJob & { kind: 'llama.cpp' }): Promise<DecodeRun> {
+  return withLlama({ file, threads, contextSize: contextSizeOf(lengths) }, async (opened) => {
+    const { openSeconds, backend, sequence, model } = opened;
+    const times = await measure(sequence, lengths, vocabSizeOf(model));
+    return { openSeconds, ...times, backend, peakBytes: peakBytes() };
+  });
+}
+
+interface LlamaOptions {
+  readonly file: string;
+  readonly threads: number;
+  /** Positions. */
+  readonly contextSize: number;
+}
+
+/** A model with room for one sequence. */
+interface OpenedLlama {
+  readonly openSeconds: number;
+  /** Release and features. */
+  readonly backend: string;
+  readonly model: LlamaModel;
+  readonly sequence: Sequence;
+}
+
 /** Never builds and never downloads: a prebuilt backend that fits this CPU, or an error. */
-export async function runLlama({
-  file,
-  lengths,
-  threads,
-}: DecodeJob & { kind: 'llama.cpp' }): Promise<DecodeRun> {
+export async function withLlama<T>(
+  { file, threads, contextSize }: LlamaOptions,
+  work: (opened: OpenedLlama) => Promise<T>,
+): Promise<T> {
   const { getLlama } = await loadPeer();
   const llama = await getLlama({
     gpu: false,
@@ -84,15 +108,14 @@ export async function runLlama({
     const model = await llama.loadModel({ modelPath: file });
     const context = await model.createContext({
       sequences: 1,
-      contextSize: contextSizeOf(lengths),
+      contextSize,
       batchSize: 512,
       threads: { ideal: threads, min: threads },
     });
     const sequence = context.getSequence();
     const openSeconds = seconds(start);
-    const times = await measure(sequence, lengths, vocabSizeOf(model));
     const backend = `llama.cpp ${llama.llamaCppRelease.release}: ${features(llama.systemInfo)}`;
-    return { openSeconds, ...times, backend, peakBytes: peakBytes() };
+    return await work({ openSeconds, backend, model, sequence });
   } finally {
     await llama.dispose();
   }
@@ -138,12 +161,21 @@ async function measure(sequence: Sequence, lengths: Lengths, vocabSize: number) 
   return { firstTokenSeconds, prefillSeconds, ...decoded, contextDecodeSeconds, chosen };
 }
 
-/** The most likely token after each of `ids`. */
+/** The most likely token after each of `ids`, of an empty sequence. */
 async function mostLikely(sequence: Sequence, ids: readonly number[]): Promise<number[]> {
   if (!ids.length) return [];
   await sequence.clearHistory();
-  const wanted = { generateNext: { token: true, options: { temperature: 0 } } };
-  const results = await sequence.controlledEvaluate(ids.map((id) => [id, wanted]));
+  return choices(sequence, ids);
+}
+
+const WANTED = { generateNext: { token: true, options: { temperature: 0 } } };
+
+/** Appends `ids`; resolves to the most likely token after each. */
+export async function choices(
+  sequence: Pick<Sequence, 'controlledEvaluate'>,
+  ids: readonly number[],
+): Promise<number[]> {
+  const results = await sequence.controlledEvaluate(ids.map((id) => [id, WANTED]));
   return results.map((result) => result?.next.token ?? -1);
 }
 
