@@ -105,7 +105,7 @@ function inMemory(path: string, ids: readonly number[]) {
 async function expectSameBits(path: string, ids: readonly number[]): Promise<void> {
   const expected = inMemory(path, ids);
   const least = await fewest(path);
-  const more = Object.fromEntries(Object.entries(least).map(([name, slots]) => [name, 3 * slots]));
+  const more = Object.fromEntries(Object.entries(least).map(([name, slots]) => [name, 3 * Number(slots)]));
   for (const transfers of ARMS) {
     for (const threads of [1, 2, 3]) {
       for (const mode of ['auto', 'buffered'] as const) {
