@@ -2,12 +2,14 @@
 import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { modelTensors } from '@cflow/format';
+import { buildPlan, type ModelConfig, memorySource, modelTensors, openModel } from '@cflow/format';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { makeConfig, makeTensors } from '../../format/test/support.js';
 import type { EngineOptions } from '../src/engine.js';
 import { Model } from '../src/model.js';
 import { addonProblem } from '../src/native/addon.js';
+import { configureTiers } from '../src/tiers/configure.js';
+import { type ModelSizes, modelSizes } from '../src/tiers/estimate.js';
 import { modelBytes } from './model-file.js';
 
 const LAYERS = 8;
@@ -87,5 +89,59 @@ describe('key/value caches beyond their memory', () => {
 
   it.each([0, -1, 1.5, '1'])('refuses a memory of %j', async (cacheMemory) => {
     await expect(run({ cacheMemory: cacheMemory as number })).rejects.toMatchObject({ code: 'USAGE' });
+  });
+});
+
+describe('the memory of keys and values', () => {
+  const planOf = (config: ModelConfig) => buildPlan(config, { transfers: 'none' });
+
+  it('is estimated: with all, and with all on disk that can be', async () => {
+    const config = makeConfig({ layers: 8, experts: 0, slidingEvery: 4 });
+    const values = makeTensors(config);
+    const tensors = new Map(
+      modelTensors(config).map(({ name, shape }) => [name, { shape: [...shape], values: values.get(name)! }]),
+    );
+    const source = memorySource(await modelBytes(config, tensors));
+    const sizes = modelSizes(planOf(config), await openModel(source), 640, 2);
+    // Six windows of 16 positions, two caches of 640: as many as staging areas, so nothing is gained.
+    const position = 2 * 2 * 16;
+    expect(sizes.cacheBytes).toBe((6 * 16 + 2 * 640) * position);
+    expect(sizes.leastCacheBytes).toBe(sizes.cacheBytes);
+    const even = modelSizes(planOf(makeConfig({ layers: 8, experts: 0 })), await openModel(source), 640, 2);
+    // Two pages of each of eight caches; eight pages in each of two areas.
+    expect(even.cacheBytes).toBe(8 * 640 * position);
+    expect(even.leastCacheBytes).toBe((8 * 2 + 2 * 8) * 64 * position);
+  });
+
+  const SIZES: ModelSizes = {
+    fileBytes: 2e9,
+    plainBytes: 0,
+    streams: ['a', 'b', 'c', 'd'].map((name) => ({ name, bytes: 200e6, vocabulary: false })),
+    experts: undefined,
+    lookedUp: 0,
+    cacheBytes: 900e6,
+    leastCacheBytes: 200e6,
+    tokenBytes: 1000,
+  };
+  const configured = (budget: number, sizes = SIZES) =>
+    configureTiers(sizes, { budget, used: 100e6, maxBatch: 512, liveStreams: 1 });
+  /** One stream, to whole blocks of 4,096 bytes; the process; the vectors of one token. */
+  const REST = 200_003_584 + 100e6 + 1000;
+
+  it('is what the least weights leave', () => {
+    // 4 % of a budget are spare.
+    const plan = configured(1e9);
+    expect(plan.cacheMemory).toBe(960e6 - REST);
+    expect(plan.memory.caches).toBe(960e6 - REST);
+    expect(plan.rule).toContain('660.00 MB of 900.00 MB of keys and values are in memory');
+    expect(configured(1.3e9)).not.toHaveProperty('cacheMemory');
+  });
+
+  it('is no less than what works, which is named', () => {
+    const limit = Math.ceil((REST + 200e6) / 0.96 / 1e6) * 1e6;
+    expect(() => configured(limit - 1e6)).toThrow(`the model needs ${limit / 1e6}.00 MB at least`);
+    expect(configured(limit).cacheMemory).toBeGreaterThanOrEqual(200e6);
+    const { leastCacheBytes: _, ...all } = SIZES;
+    expect(() => configured(1e9, all)).toThrow('the model needs 1.25 GB at least');
   });
 });

@@ -8,7 +8,7 @@ import type { ResolvedOptions } from '../native/options.js';
 import { IN_MEMORY, type Placement } from '../native/tiers.js';
 import { type Bandwidths, configureTiers, size, type TierPlan } from './configure.js';
 import { bandwidths, type MeasuredFile } from './devices.js';
-import { modelSizes } from './estimate.js';
+import { type ModelSizes, modelSizes } from './estimate.js';
 import { type Prediction, predict } from './predict.js';
 
 /** Where weights are, why, and what that should reach. */
@@ -62,17 +62,18 @@ export async function chooseTiers(
   const { budget, budgetReason } = memoryBudget(addon, options.memory);
   const plan = buildPlan(file.config, { transfers: 'none' });
   const context = options.context ?? Math.min(CONTEXT, file.config.contextLength);
-  const { maxBatch, cacheMemory } = resolved;
-  const whole = modelSizes(plan, file, context, resolved.cache === 'f16' ? 2 : 4);
-  const sizes = cacheMemory ? { ...whole, cacheBytes: Math.min(whole.cacheBytes, cacheMemory) } : whole;
+  const { maxBatch } = resolved;
+  const sizes = withinMemory(modelSizes(plan, file, context, resolved.cache === 'f16' ? 2 : 4), resolved);
   const every: Placement = { streams: new Set(sizes.streams.map(({ name }) => name)), experts: false };
   const { liveStreams } = lowerPlan(plan, file, { ...resolved, placement: every });
   const used = Math.max(LEAST_PROCESS, process.memoryUsage.rss());
   const { expertSlots, streamSlots } = options.direct ?? {};
   const wishes = { budget, used, maxBatch, liveStreams, expertSlots, streamSlots };
   const tiers = configureTiers(sizes, { ...wishes, transfers: options.transfers });
+  const { cacheMemory = resolved.cacheMemory } = tiers;
   const common = { reason: tiers.rule, budget, budgetReason, plan: tiers };
-  if (tiers.weights === 'resident' && weights === 'auto') return inMemory('resident', common, resolved);
+  if (tiers.weights === 'resident' && weights === 'auto')
+    return inMemory('resident', common, { maxBatch, cacheMemory });
   if (tiers.weights === 'resident') throw nothingToFetch(budget);
   const io: IoChoice = { ...IO_DEFAULTS, ...options.direct };
   const rates = await bandwidths(addon, opened, resolved.threads, io);
@@ -96,10 +97,16 @@ export async function chooseTiers(
   };
 }
 
+/** Keys and values that were given a memory take no more. */
+function withinMemory(sizes: ModelSizes, { cacheMemory }: ResolvedOptions): ModelSizes {
+  const cacheBytes = Math.min(sizes.cacheBytes, cacheMemory || Number.POSITIVE_INFINITY);
+  return cacheMemory ? { ...sizes, cacheBytes, leastCacheBytes: cacheBytes } : sizes;
+}
+
 function inMemory(
   weights: 'mapped' | 'resident',
   reason: string | Omit<TierChoice, 'weights'>,
-  { maxBatch, cacheMemory }: ResolvedOptions,
+  { maxBatch, cacheMemory }: Pick<ResolvedOptions, 'maxBatch' | 'cacheMemory'>,
 ): ChosenTiers {
   const choice = typeof reason === 'string' ? { weights, reason } : { weights, ...reason };
   return { choice, transfers: 'none', placement: IN_MEMORY, maxBatch, cacheMemory };

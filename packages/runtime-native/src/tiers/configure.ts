@@ -42,6 +42,8 @@ export interface TierPlan {
   readonly expertSlots: number;
   readonly streamSlots: number;
   readonly maxBatch: number;
+  /** Memory for the keys and values of a session, bytes, where not all fit; absent = all do. */
+  readonly cacheMemory?: number;
   /** Bytes of the budget by what they go to. */
   readonly memory: MemoryUse;
 }
@@ -76,7 +78,18 @@ export function configureTiers(sizes: ModelSizes, wishes: TierWishes): TierPlan 
   const all = layout.arrangements();
   const chosen = all.find(({ bytes }) => layout.least(bytes) <= usable(wishes.budget));
   if (chosen) return layout.plan(chosen);
-  throw tooSmall(wishes.budget, layout.least(Math.min(...all.map(({ bytes }) => bytes))), layout);
+  const least = layout.least(Math.min(...all.map(({ bytes }) => bytes)));
+  return spilling(sizes, wishes, least) ?? tooSmall(wishes.budget, least, layout);
+}
+
+/** The plan with what the `least` weights leave for keys and values; undefined if that is too little. */
+function spilling(sizes: ModelSizes, wishes: TierWishes, least: number): TierPlan | undefined {
+  const { cacheBytes, leastCacheBytes = cacheBytes } = sizes;
+  const cacheMemory = Math.floor(usable(wishes.budget) - (least - cacheBytes));
+  if (cacheMemory < leastCacheBytes || cacheMemory >= cacheBytes) return undefined;
+  const plan = configureTiers({ ...sizes, cacheBytes: cacheMemory, leastCacheBytes: cacheMemory }, wishes);
+  const share = `${size(cacheMemory)} of ${size(cacheBytes)} of keys and values are in memory`;
+  return { ...plan, cacheMemory, rule: `${plan.rule}; ${share}, the oldest on disk` };
 }
 
 const usable = (budget: number) => budget * (1 - SPARE);
@@ -104,10 +117,10 @@ function wholeModel(sizes: ModelSizes, wishes: TierWishes): TierPlan {
   };
 }
 
-function tooSmall(budget: number, least: number, { fetchable }: Layout): CflowError {
+function tooSmall(budget: number, least: number, { fetchable, spillable }: Layout): never {
   // Above, not at: products round.
-  const rounded = (Math.floor(least / (1 - SPARE) / MB) + 1) * MB;
-  return new CflowError('MEMORY', `the model needs ${size(rounded)} at least, of which ${fetchable}`, {
+  const rounded = (Math.floor((least - spillable) / (1 - SPARE) / MB) + 1) * MB;
+  throw new CflowError('MEMORY', `the model needs ${size(rounded)} at least, of which ${fetchable}`, {
     field: 'memory',
     value: budget,
     limit: rounded,
@@ -137,8 +150,14 @@ class Layout {
   }
 
   get fetchable(): string {
-    const { cacheBytes } = this.#sizes;
-    return `${size(this.#wishes.used)} are the process and ${size(cacheBytes)} the key/value cache`;
+    const caches = this.#sizes.cacheBytes - this.spillable;
+    return `${size(this.#wishes.used)} are the process and ${size(caches)} the key/value cache`;
+  }
+
+  /** Of the bytes of keys and values, those that may be on disk. */
+  get spillable(): number {
+    const { cacheBytes, leastCacheBytes = cacheBytes } = this.#sizes;
+    return cacheBytes - leastCacheBytes;
   }
 
   /** @throws CflowError USAGE */

@@ -36,6 +36,8 @@ export interface ModelSizes {
   readonly lookedUp: number;
   /** Key/value bytes of `context` positions: C. */
   readonly cacheBytes: number;
+  /** What of these must be in memory while the rest is on disk; absent = all. */
+  readonly leastCacheBytes?: number;
   /** Vectors of one token; its logits, which only the last of a batch has, left out. */
   readonly tokenBytes: number;
 }
@@ -56,7 +58,6 @@ export function modelSizes(
       0,
     );
   const tiled = regions.filter((region) => !lookedUp(region.stream.kind) && plain(region) < region.length);
-  const caches = plan.caches.map(({ width, window = context }) => 2 * width * Math.min(window, context));
   return {
     fileBytes: file.layout.fileBytes,
     plainBytes: sum(regions.map(plain)),
@@ -67,9 +68,29 @@ export function modelSizes(
     })),
     experts: expertSizes(file),
     lookedUp: sum(regions.filter(({ stream }) => lookedUp(stream.kind)).map(({ length }) => length)),
-    cacheBytes: valueBytes * sum(caches),
+    ...cacheSizes(plan, context, valueBytes),
     tokenBytes: 4 * sum(plan.buffers.filter(({ name }) => name !== plan.logits).map(({ length }) => length)),
   };
+}
+
+/** Positions of a page, the unit of what goes to disk: kPage of the kernels. */
+const PAGE = 64;
+/** Caches whose pages come back: of the layer that attends, and of the next. */
+const STAGED = 2;
+/** Pages of a cache that do not go: the one that is filled, and the one before it, which is being written. */
+const KEPT = 2;
+
+type CacheSizes = Pick<ModelSizes, 'cacheBytes' | 'leastCacheBytes'>;
+
+function cacheSizes({ caches }: ExecutionPlan, context: number, valueBytes: number): CacheSizes {
+  const bytes = (positions: number) => (width: number) => 2 * valueBytes * width * positions;
+  const windowed = caches.map(({ width, window }) => (window ? bytes(Math.min(window, context))(width) : 0));
+  const widths = caches.filter(({ window }) => !window).map(({ width }) => width);
+  const whole = sum(widths.map(bytes(context)));
+  const gone = PAGE * Math.max(0, Math.ceil(context / PAGE) - KEPT);
+  const staged = STAGED * bytes(gone)(Math.max(0, ...widths));
+  const least = staged + sum(widths.map(bytes(KEPT * PAGE)));
+  return { cacheBytes: sum(windowed) + whole, leastCacheBytes: sum(windowed) + Math.min(whole, least) };
 }
 
 function expertSizes(file: ModelFile): ExpertSizes | undefined {
