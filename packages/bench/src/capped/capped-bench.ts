@@ -56,21 +56,21 @@ export async function benchCapped(options: CappedOptions): Promise<CappedReport>
   // Before gigabytes are written.
   await loadPeer();
   await (await groupOf(2 ** 30)).remove();
-  const folder = await mkdtemp(join(tmpdir(), 'cflow-capped-'));
-  // On the disk of the model, so that both are read from the same.
-  const exported =
-    options.gguf === undefined && (await mkdtemp(join(dirname(options.file), '.cflow-capped-')));
+  // An export lies on the disk of the model, so that both are read from the same.
+  const near = options.gguf === undefined ? dirname(options.file) : tmpdir();
+  const folder = await mkdtemp(join(near, 'cflow-capped-'));
   try {
-    const gguf = exported ? join(exported, 'model.gguf') : options.gguf!;
-    if (exported) {
-      options.onStep?.('export to GGUF');
-      await convert({ source: options.file, output: gguf });
-    }
+    const gguf = options.gguf ?? (await exportTo(join(folder, 'model.gguf'), options));
     return await measureAll(options, gguf, await noRepackLibrary(folder));
   } finally {
     await rm(folder, { recursive: true });
-    if (exported) await rm(exported, { recursive: true });
   }
+}
+
+async function exportTo(output: string, { file, onStep }: CappedOptions): Promise<string> {
+  onStep?.('export to GGUF');
+  await convert({ source: file, output });
+  return output;
 }
 
 interface Subject {
