@@ -10,6 +10,7 @@ import { perplexity } from './perplexity.js';
 import { Sampler } from './sampler.js';
 import type { FinishReason, GenerateOptions, SessionStats } from './session.js';
 import { explainChoice, explainRun } from './tiers/explain.js';
+import { traceHeader, writeTrace } from './tiers/trace-file.js';
 
 /** Runs cflow-run; resolves to the exit code and never throws. */
 export async function main(argv: string[]): Promise<number> {
@@ -55,6 +56,8 @@ async function run(argv: string[], signal: AbortSignal): Promise<number> {
     if (args.explain) await explain(model);
     if (args.chat) await chat(model, args, signal);
     else await (args.perplexity === undefined ? generate(model, args, signal) : score(model, args, signal));
+    if (args.trace !== undefined)
+      await writeTrace(args.trace, traceHeader(model.config), model.takeRoutings());
     return 0;
   } finally {
     await model.close();

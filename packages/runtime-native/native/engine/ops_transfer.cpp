@@ -19,7 +19,7 @@ class CallExpertsOp final : public TransferOp {
     for (const auto& [expert, from, count] : grouping_.active()) uses_.push_back({expert, count});
     if (context_.routings && !step_.ahead) record(batch);
     if (!store_) return;
-    if (step_.ahead) store_->call_ahead(step_.bank, uses_);
+    if (step_.ahead) store_->call_ahead(step_.bank, uses_, batch.tokens() == 1);
     else store_->call(step_.bank, uses_);
   }
 

@@ -159,7 +159,7 @@ void test_predictions() {
   SlowQueue queue;
   ExpertStore store(queue, banks_of(2, 4), 4, 0);
   store.begin(1);
-  store.call_ahead(1, Uses{{0, 1}, {1, 1}});
+  store.call_ahead(1, Uses{{0, 1}, {1, 1}}, false);
   check(queue.priorities() == std::vector<IoPriority>(2, IoPriority::ahead), "less urgent");
   store.call(0, Uses{{0, 1}, {1, 1}});
   store.call(1, Uses{{0, 1}, {2, 1}});
@@ -175,7 +175,7 @@ void test_predictions() {
 
   // All four slots hold something now. A prediction keeps what it names, but never stands in the way of a call.
   store.begin(1);
-  store.call_ahead(1, Uses{{0, 1}, {2, 1}, {1, 1}, {3, 1}});
+  store.call_ahead(1, Uses{{0, 1}, {2, 1}, {1, 1}, {3, 1}}, false);
   store.call(0, Uses{{2, 1}, {3, 1}});
   queue.finish();
   for (const uint32_t expert : {2u, 3u}) check(right(store.wait(0, expert), expert_region(0, expert)), "gave way");
@@ -185,6 +185,37 @@ void test_predictions() {
   queue.finish();
   check(right(store.wait(1, 0), expert_region(1, 0)), "while it is in use nothing takes its place");
   check(right(store.wait(0, 1), expert_region(0, 1)), "the rest is free");
+}
+
+/// Experts 0 and 1 of bank 1 are guessed for a single token, in this order, and `chosen` is; returns what was read ahead.
+uint64_t guess(ExpertStore& store, SlowQueue& queue, uint32_t chosen) {
+  const uint64_t before = store.stats().ahead;
+  store.begin(1);
+  store.call_ahead(1, Uses{{0, 1}, {1, 1}}, true);
+  const uint64_t ahead = store.stats().ahead - before;
+  store.call(1, Uses{{chosen, 1}});
+  queue.finish();
+  // Nothing of bank 1 stays in memory.
+  store.release(1);
+  store.call(0, Uses{{0, 1}, {1, 1}, {2, 1}, {3, 1}});
+  queue.finish();
+  store.release(0);
+  return ahead;
+}
+
+/// A rank that is mostly wrong is no longer read, and is again once it has been right for a while.
+void test_ranks() {
+  SlowQueue queue;
+  ExpertStore store(queue, banks_of(2, 4), 4, 0);
+  check(guess(store, queue, 0) == 2, "both ranks have their chance");
+  for (int i = 0; i < 50; i++) guess(store, queue, 0);
+  check(guess(store, queue, 0) == 1, "the second has been wrong");
+  for (int i = 0; i < 100; i++) guess(store, queue, 1);
+  check(guess(store, queue, 1) == 1, "now the first");
+  for (int i = 0; i < 100; i++) guess(store, queue, 2);
+  check(guess(store, queue, 2) == 0, "neither");
+  for (int i = 0; i < 100; i++) guess(store, queue, 0);
+  check(guess(store, queue, 0) == 1, "the first is right again");
 }
 
 /// A read that was begun cannot be taken back: its slot is waited for, not given away.
@@ -246,7 +277,7 @@ void test_store_at_random(uint64_t seed, uint32_t failures) {
     used.clear();
     const uint64_t broken = random.below(3) ? kBanks : random.below(kBanks);
     for (uint32_t bank = 0; bank < broken; bank++) {
-      if (bank + 1 < kBanks && random.below(2)) store.call_ahead(bank + 1, choose());
+      if (bank + 1 < kBanks && random.below(2)) store.call_ahead(bank + 1, choose(), false);
       used[bank] = choose();
       store.call(bank, used[bank]);
       // At most two banks are in use, as with a delay of one layer.
@@ -383,6 +414,7 @@ int main(int argc, char** argv) {
   test_store_calls();
   test_store_failures();
   test_predictions();
+  test_ranks();
   test_busy_slots();
   test_ring();
   test_ring_breaks();

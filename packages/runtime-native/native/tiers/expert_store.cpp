@@ -21,16 +21,26 @@ uint64_t largest(const std::vector<std::vector<FetchRegion>>& banks) {
   return most;
 }
 
+bool is_among(uint32_t expert, std::span<const ExpertUse> uses) {
+  return std::any_of(uses.begin(), uses.end(), [&](const ExpertUse& use) { return use.expert == expert; });
+}
+
+/// A read in vain takes as long as one that is hidden saves.
+constexpr double kWorthwhile = 0.5;
+/// Weight of the latest guess in the precision of its rank.
+constexpr double kLatest = 0.02;
+
 }  // namespace
 
 ExpertStore::ExpertStore(IoQueue& io, std::vector<std::vector<FetchRegion>> banks, uint32_t slots, double half_life)
     : banks_(std::move(banks)),
       first_key_(first_keys(banks_)),
-      cache_(first_key_.back(), std::min(slots, first_key_.back()), half_life),
+      cache_(first_key_, std::min(slots, first_key_.back()), half_life),
       slots_(io, cache_.slots(), largest(banks_), "the cache of experts"),
       holds_(slots_.count(), Hold::none),
       used_(banks_.size()),
-      predicted_(banks_.size()) {
+      predicted_(banks_.size()),
+      guesses_(banks_.size()) {
   stats_.slots = slots_.count();
   stats_.slot_bytes = slots_.bytes();
 }
@@ -46,6 +56,7 @@ void ExpertStore::begin(uint32_t tokens) {
   cache_.pass(tokens);
   for (auto& list : used_) list.clear();
   for (auto& list : predicted_) list.clear();
+  for (auto& list : guesses_) list.clear();
   for (uint32_t slot = 0; slot < slots_.count(); slot++) {
     // Held only after a batch that was broken off.
     if (holds_[slot] != Hold::none) drop(slot);
@@ -54,6 +65,7 @@ void ExpertStore::begin(uint32_t tokens) {
 }
 
 void ExpertStore::call(uint32_t bank, std::span<const ExpertUse> chosen) {
+  judge_guesses(bank, chosen);
   drop_predictions(bank, chosen);
   // Those in memory first: a slot that is held is not given to another of them.
   std::vector<uint32_t> missing;
@@ -95,12 +107,15 @@ void ExpertStore::make_room() {
   throw Error("INTERNAL", std::to_string(slots_.count()) + " slots are too few for the experts of a batch");
 }
 
-void ExpertStore::call_ahead(uint32_t bank, std::span<const ExpertUse> predicted) {
-  for (const auto& [expert, count] : predicted) {
+void ExpertStore::call_ahead(uint32_t bank, std::span<const ExpertUse> predicted, bool single) {
+  for (uint32_t rank = 0; rank < predicted.size(); rank++) {
+    const uint32_t expert = predicted[rank].expert;
     uint32_t slot = cache_.slot_of(key(bank, expert));
     // What is in memory is held as well: the next calls must not put it out.
     const bool kept = slot != ExpertCache::kNone;
     if (kept && (holds_[slot] != Hold::none || !slots_.ready(slot))) continue;
+    if (!kept && single) guesses_[bank].push_back({expert, rank});
+    if (!kept && single && !worthwhile(rank)) continue;
     if (!kept) slot = admit(bank, expert, IoPriority::ahead);
     if (slot == ExpertCache::kNone) continue;
     if (!kept) stats_.ahead++;
@@ -109,11 +124,22 @@ void ExpertStore::call_ahead(uint32_t bank, std::span<const ExpertUse> predicted
   }
 }
 
+bool ExpertStore::worthwhile(uint32_t rank) const {
+  return rank >= precision_.size() || precision_[rank] >= kWorthwhile;
+}
+
+void ExpertStore::judge_guesses(uint32_t bank, std::span<const ExpertUse> chosen) {
+  for (const auto& [expert, rank] : guesses_[bank]) {
+    if (precision_.size() <= rank) precision_.resize(rank + 1, kWorthwhile);
+    precision_[rank] += kLatest * ((is_among(expert, chosen) ? 1 : 0) - precision_[rank]);
+  }
+  guesses_[bank].clear();
+}
+
 void ExpertStore::drop_predictions(uint32_t bank, std::span<const ExpertUse> chosen) {
   for (const uint32_t slot : predicted_[bank]) {
     const uint32_t expert = cache_.key_of(slot) - first_key_[bank];
-    const bool right = std::any_of(chosen.begin(), chosen.end(), [&](const ExpertUse& use) { return use.expert == expert; });
-    if (!right) drop(slot);
+    if (!is_among(expert, chosen)) drop(slot);
   }
   predicted_[bank].clear();
 }

@@ -38,8 +38,9 @@ class ExpertStore {
   /// Starts to read those that are not in memory, and keeps all of them until `release`.
   /// @throws Error INTERNAL if there are too few slots, MEMORY
   void call(uint32_t bank, std::span<const ExpertUse> chosen);
-  /// The same on a prediction: where a slot can be had, less urgent, kept until the bank is called or a call needs room.
-  void call_ahead(uint32_t bank, std::span<const ExpertUse> predicted);
+  /// The same on a prediction, the likeliest first: where a slot can be had, less urgent, kept until the bank is called or
+  /// a call needs room. For a `single` token only the ranks are read that have been right often enough; all are watched.
+  void call_ahead(uint32_t bank, std::span<const ExpertUse> predicted, bool single);
   void release(uint32_t bank);
   /// Waits for all that was called of a bank.
   void sync(uint32_t bank);
@@ -56,6 +57,8 @@ class ExpertStore {
   const FetchRegion& region(uint32_t bank, uint32_t expert) const { return banks_[bank][expert]; }
   void read(uint32_t bank, uint32_t expert, uint32_t slot, IoPriority priority);
   uint32_t admit(uint32_t bank, uint32_t expert, IoPriority priority);
+  bool worthwhile(uint32_t rank) const;
+  void judge_guesses(uint32_t bank, std::span<const ExpertUse> chosen);
   void drop_predictions(uint32_t bank, std::span<const ExpertUse> chosen);
   void use(uint32_t bank, uint32_t slot);
   /// Nothing holds the slot any more; what was not begun to be read is not read.
@@ -75,6 +78,15 @@ class ExpertStore {
   /// Slots that are held, by bank: used, and predicted or kept.
   std::vector<std::vector<uint32_t>> used_;
   std::vector<std::vector<uint32_t>> predicted_;
+  /// What a prediction for a single token named, and memory had not.
+  struct Guess {
+    uint32_t expert;
+    uint32_t rank;
+  };
+  /// By bank.
+  std::vector<std::vector<Guess>> guesses_;
+  /// By rank: the share of guesses that came true, the latest counting most.
+  std::vector<double> precision_;
   ExpertStats stats_;
   mutable StallClock stalls_;
 };
