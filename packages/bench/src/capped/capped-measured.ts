@@ -1,5 +1,6 @@
 /** What a comparison under a memory cap says. */
 import { type Measured, type Metric, metric, type Table } from '../harness/result.js';
+import { threadsText } from '../overlap/cells.js';
 import { spreadText } from '../report/text.js';
 import { type CappedReport, type CappedRow, MAPPED, OURS } from './capped-bench.js';
 import type { CappedRun } from './capped-job.js';
@@ -95,7 +96,7 @@ function subjectTable(
   };
   const measured = FIGURES.filter(({ name }) => name !== 'killed');
   return {
-    title: `${model}, ${mega(fileBytes)}, in ${mega(memory)}: ${tokens} pseudo-random tokens after ${warmup}, the same in both; ${threads} threads`,
+    title: `${model}, ${mega(fileBytes)}, in ${mega(memory)}: ${tokens} pseudo-random tokens after ${warmup}, the same in both; ${threadsText(threads)}`,
     columns: ['', ...measured.map(({ name, unit }) => `${name}, ${unit}`), 'killed'],
     rows: figures.map(({ row, metrics }) => [
       row.subject,
