@@ -171,6 +171,7 @@ Napi::Object tier_stats(Napi::Env env, const TierStats& tiers) {
   object.Set("direct", io.direct);
   object.Set("uring", io.uring);
   object.Set("reason", io.reason);
+  object.Set("cacheReason", spill.reason);
   return object;
 }
 

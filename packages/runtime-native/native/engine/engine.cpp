@@ -177,8 +177,8 @@ class EngineImpl final : public Engine {
       const uint32_t count = session.fitting(static_cast<uint32_t>(std::min<size_t>(most, job.ids.size() - done)));
       const bool last = done + count == job.ids.size();
       session.reserve(count);
-      executor_.run({job.ids.data() + done, count, session.position, job.all_logits}, session.caches, session.spill.get(),
-                    session.cancelled);
+      const Tokens tokens{job.ids.data() + done, count, session.position, job.all_logits};
+      executor_.run(tokens, session.caches, session.spill.get(), session.cancelled);
       session.position += count;
       for (uint32_t i = job.all_logits ? 0 : count - 1; i < count && (job.all_logits || last); i++) {
         float* out = job.logits + (job.all_logits ? (done + i) * length : 0);

@@ -1,6 +1,6 @@
 // Keys and values of one attention, in pages of kPage positions that are never moved: growing allocates, it does not
-// copy. With a window the pages form a ring; without one, the oldest may have gone to disk, and stand elsewhere while they
-// are read.
+// copy. With a window the pages form a ring; without one, the oldest may have gone to disk, and stand elsewhere while
+// they are read.
 #pragma once
 
 #include <cstdint>

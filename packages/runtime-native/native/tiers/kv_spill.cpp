@@ -17,7 +17,8 @@ uint8_t* KvSpill::Area::page(uint64_t index) const {
   if (transfer.pending()) stalls.time([&] { IoQueue::wait(transfer); });
   if (const int failure = transfer.failure()) {
     const char* why = failure == Transfer::kEarlyEnd ? "their file became shorter" : std::strerror(failure);
-    throw Error("NOT_READABLE", std::string("cannot read keys and values back: ") + why, "check the disk, and try again");
+    throw Error("NOT_READABLE", std::string("cannot read keys and values back: ") + why,
+                "check the disk, and try again");
   }
   return memory.data() + index * page_bytes;
 }
@@ -65,8 +66,8 @@ uint64_t KvSpill::least(uint64_t start, uint64_t positions) const {
   return windowed(positions) + std::min(whole, spilled);
 }
 
-/// Pages that must be spilled; none if there is not enough memory whatever is spilled. One page of every cache that goes
-/// frees its memory, and takes that of one page in every area.
+/// Pages that must be spilled; nothing if there is not enough memory whatever is spilled. One page of every cache that
+/// goes frees its memory, and takes that of one page in every area.
 std::optional<uint64_t> KvSpill::target(uint64_t start, uint64_t positions) const {
   const uint64_t whole = windowed(positions) + pages_of(positions) * all_page_bytes_;
   if (whole <= options_.cache_bytes) return spilled_;
@@ -137,7 +138,8 @@ void KvSpill::drop(uint64_t until) {
     if (const int failure = written.failure()) {
       // All is still in memory: another attempt writes it again.
       give_up_writes();
-      throw Error("WRITE_FAILED", "cannot write keys and values to " + options_.directory + ": " + std::strerror(failure),
+      throw Error("WRITE_FAILED",
+                  "cannot write keys and values to " + options_.directory + ": " + std::strerror(failure),
                   "make room there, name another directory, or allow more memory for keys and values");
     }
     writes_.pop_front();
@@ -211,7 +213,7 @@ void KvSpill::release() {
 SpillStats KvSpill::stats() const {
   if (!io_) return {};
   const IoStats io = io_->stats();
-  return {io.bytes_written, io.bytes_read, stalls_.seconds(), io.busy_seconds};
+  return {io.bytes_written, io.bytes_read, stalls_.seconds(), io.busy_seconds, io.reason};
 }
 
 }  // namespace cflow

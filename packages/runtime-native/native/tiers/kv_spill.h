@@ -1,5 +1,5 @@
-// The key/value caches of a session beyond their memory. The oldest pages of full attention go to disk when nothing more
-// urgent is to do, and come back before their layer attends (PIPO's tracks of cache saves and loads, §5.1).
+// The key/value caches of a session beyond their memory. The oldest pages of full attention go to disk when nothing
+// more urgent is to do, and come back before their layer attends (PIPO's tracks of cache saves and loads, §5.1).
 #pragma once
 
 #include <deque>
@@ -15,8 +15,8 @@ namespace cflow {
 
 /// Between batches one thread makes room; during one, who finishes a stage calls and releases while all others wait.
 ///
-/// Pages 0 to spilled - 1 of every cache without a window are on disk only. A token attends over these caches in an order
-/// that the program fixes, so staging areas are filled in that order, round and round: beyond the end of a token too.
+/// Pages 0 to spilled - 1 of every cache without a window are on disk only. A token attends over these caches in an
+/// order that the program fixes, so staging areas are filled in that order, round and round: beyond a token's end too.
 class KvSpill {
  public:
   /// @param caches of the session; outlive this

@@ -14,12 +14,13 @@ SpillStats& SpillStats::operator+=(const SpillStats& other) {
   bytes_read += other.bytes_read;
   stall_seconds += other.stall_seconds;
   busy_seconds += other.busy_seconds;
+  if (!other.reason.empty()) reason = other.reason;
   return *this;
 }
 
 SpillStats SpillStats::operator-(const SpillStats& other) const {
   return {bytes_written - other.bytes_written, bytes_read - other.bytes_read, stall_seconds - other.stall_seconds,
-          busy_seconds - other.busy_seconds};
+          busy_seconds - other.busy_seconds, reason};
 }
 
 namespace {

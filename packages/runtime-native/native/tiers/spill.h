@@ -22,6 +22,8 @@ struct SpillStats {
   double stall_seconds = 0;
   /// Time during which the disk had something to do.
   double busy_seconds = 0;
+  /// Why not direct, or not io_uring, as of the last session that says so; empty if none does.
+  std::string reason;
 
   SpillStats& operator+=(const SpillStats& other);
   SpillStats operator-(const SpillStats& other) const;

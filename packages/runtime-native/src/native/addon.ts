@@ -105,6 +105,8 @@ export interface NativeTierStats {
   /** Spent waiting for either, summed over threads; and with either under way. */
   readonly cacheStallSeconds: number;
   readonly cacheBusySeconds: number;
+  /** Why these are not O_DIRECT, or not io_uring; empty if both. */
+  readonly cacheReason: string;
   readonly direct: boolean;
   readonly uring: boolean;
   /** Why not O_DIRECT, or not io_uring; empty if both. */
@@ -265,14 +267,16 @@ export interface CacheReplay {
   readonly keys: Int32Array;
   /** Experts of each call of a token: one call a layer. */
   readonly calls: Int32Array;
-  /** Experts of all layers. */
-  readonly allKeys: number;
+  /** The number of the first expert of each layer, and of all of them. */
+  readonly firstKeys: Int32Array;
   /** Experts that memory holds; at least those of the calls in flight. */
   readonly slots: number;
   /** Calls whose experts are kept at the same time: expertDelay + 1. */
   readonly inFlight: number;
   /** As NativeDirectOptions.halfLife; Infinity = LFU. */
   readonly halfLife: number;
+  /** As the engine does: what the latest token of a layer chose is worth more. */
+  readonly repeat: boolean;
 }
 
 /** What the compiled addon exports. */
