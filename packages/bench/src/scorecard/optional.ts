@@ -12,6 +12,7 @@ const FOLDERS: Readonly<Record<string, () => Promise<unknown>>> = {
   l1d: () => import('../l1d/command.js'),
   storage: () => import('../storage/command.js'),
   overlap: () => import('../overlap/command.js'),
+  cache: () => import('../cache/command.js'),
   residual: () => import('../residual/command.js'),
 };
 

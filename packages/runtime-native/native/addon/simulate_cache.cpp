@@ -14,10 +14,11 @@ constexpr int kMaxKeys = 1 << 24;
 struct Replay {
   /// Experts of all layers, call by call.
   std::vector<int32_t> keys;
-  /// Keys of each call of a token.
-  std::vector<int32_t> calls;
-  int all_keys, slots, in_flight;
+  /// Keys of each call of a token, and the first key of each layer, with the number of all.
+  std::vector<int32_t> calls, first_keys;
+  int slots, in_flight;
   double half_life;
+  bool repeat;
 };
 
 struct Replayed {
@@ -29,7 +30,8 @@ class Calls {
  public:
   explicit Calls(const Replay& replay)
       : in_flight_(static_cast<size_t>(replay.in_flight)),
-        cache_(static_cast<uint32_t>(replay.all_keys), static_cast<uint32_t>(replay.slots), replay.half_life),
+        cache_({replay.first_keys.begin(), replay.first_keys.end()}, static_cast<uint32_t>(replay.slots), replay.half_life,
+               replay.repeat ? ExpertCache::kRepeat : 0),
         holds_(static_cast<size_t>(replay.slots)) {}
 
   void begin() {
@@ -95,9 +97,14 @@ std::vector<int32_t> numbers(const Napi::Object& options, const char* field) {
 }
 
 Replay read_replay(const Napi::Object& options) {
-  Replay replay{numbers(options, "keys"), numbers(options, "calls"), whole(options, "allKeys", 1, kMaxKeys),
+  Replay replay{numbers(options, "keys"), numbers(options, "calls"), numbers(options, "firstKeys"),
                 whole(options, "slots", 1, kMaxKeys), whole(options, "inFlight", 1, kMaxKeys),
-                options.Get("halfLife").ToNumber().DoubleValue()};
+                options.Get("halfLife").ToNumber().DoubleValue(), options.Get("repeat").ToBoolean()};
+  const std::vector<int32_t>& first = replay.first_keys;
+  if (first.size() != replay.calls.size() + 1 || first[0] != 0 || first.back() > kMaxKeys ||
+      !std::is_sorted(first.begin(), first.end())) {
+    throw Error("USAGE", "firstKeys are not those of the calls, ascending from 0");
+  }
   int64_t per_token = 0;
   int64_t most = 0;
   for (const int32_t count : replay.calls) {
@@ -109,7 +116,7 @@ Replay read_replay(const Napi::Object& options) {
     throw Error("USAGE", "keys are no whole number of tokens");
   }
   for (const int32_t key : replay.keys) {
-    if (key < 0 || key >= replay.all_keys) throw Error("USAGE", "keys: " + std::to_string(key) + " is none");
+    if (key < 0 || key >= first.back()) throw Error("USAGE", "keys: " + std::to_string(key) + " is none");
   }
   if (!(replay.half_life >= 0)) throw Error("USAGE", "halfLife is not 0 or more");
   if (replay.slots < most * replay.in_flight) throw Error("USAGE", "slots are too few for the calls in flight");

@@ -35,7 +35,7 @@ constexpr double kLatest = 0.02;
 ExpertStore::ExpertStore(IoQueue& io, std::vector<std::vector<FetchRegion>> banks, uint32_t slots, double half_life)
     : banks_(std::move(banks)),
       first_key_(first_keys(banks_)),
-      cache_(first_key_, std::min(slots, first_key_.back()), half_life),
+      cache_(first_key_, std::min(slots, first_key_.back()), half_life, ExpertCache::kRepeat),
       slots_(io, cache_.slots(), largest(banks_), "the cache of experts"),
       holds_(slots_.count(), Hold::none),
       used_(banks_.size()),

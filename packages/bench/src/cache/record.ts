@@ -1,0 +1,145 @@
+/** Records what the routers of a model choose, and how often the prediction of the next layer's is right. */
+import { CflowError, type ModelConfig, openModel } from '@cflow/format';
+import { openFileSource } from '@cflow/format/node';
+import {
+  type Engine,
+  type EngineOptions,
+  type EngineSession,
+  type NativeRouting,
+  openNativeEngine,
+  randomGenerator,
+  splitStories,
+  TextTokenizer,
+} from '@cflow/runtime-native';
+
+export interface Recording {
+  readonly config: ModelConfig;
+  readonly routings: readonly NativeRouting[];
+}
+
+interface Opened {
+  readonly config: ModelConfig;
+  readonly tokenizer: TextTokenizer | undefined;
+  readonly engine: Engine;
+}
+
+async function withEngine<T>(
+  path: string,
+  options: EngineOptions,
+  use: (opened: Opened) => Promise<T>,
+): Promise<T> {
+  const source = await openFileSource(path);
+  try {
+    const file = await openModel(source);
+    const { tokenizer } = file.metadata;
+    const engine = await openNativeEngine(source, file, options);
+    try {
+      return await use({ config: file.config, tokenizer: tokenizer && new TextTokenizer(tokenizer), engine });
+    } finally {
+      await engine.close();
+    }
+  } finally {
+    await source.close();
+  }
+}
+
+/**
+ * Routings of texts, split at <|endoftext|>, or of what the model says itself; token by token, `tokens` in all.
+ * @throws CflowError UNSUPPORTED for a model without experts, USAGE without a tokenizer or a text
+ */
+export function record(path: string, texts: string | undefined, tokens: number): Promise<Recording> {
+  return withEngine(path, { recordRoutings: true, maxBatch: 1 }, async (opened) => {
+    const { config, engine } = opened;
+    if (!config.layers.some(({ experts }) => experts))
+      throw new CflowError('UNSUPPORTED', 'the model has no experts', { file: path });
+    await pass(opened, texts, tokens);
+    return { config, routings: engine.takeRoutings?.() ?? [] };
+  });
+}
+
+async function pass(opened: Opened, texts: string | undefined, tokens: number): Promise<void> {
+  if (texts === undefined) return speak(opened, tokens);
+  for (const ids of idsOf(opened, texts, tokens))
+    await inSession(opened.engine, (session) => session.run(ids));
+}
+
+function idsOf({ config, tokenizer }: Opened, texts: string, tokens: number): number[][] {
+  if (!tokenizer) throw new CflowError('USAGE', 'the model has no tokenizer, so texts cannot be read');
+  const sequences: number[][] = [];
+  let left = tokens;
+  for (const story of splitStories(texts)) {
+    if (left === 0) break;
+    const ids = tokenizer.encode(story).slice(0, Math.min(left, config.contextLength));
+    sequences.push(ids);
+    left -= ids.length;
+  }
+  if (sequences.length) return sequences;
+  throw new CflowError('USAGE', 'the texts hold no token');
+}
+
+async function inSession<T>(engine: Engine, use: (session: EngineSession) => Promise<T>): Promise<T> {
+  const session = engine.createSession();
+  try {
+    return await use(session);
+  } finally {
+    await session.close();
+  }
+}
+
+const SEED = 1;
+
+/** Draws tokens at temperature 1, a new sequence where one ends. */
+async function speak({ engine, config }: Opened, tokens: number): Promise<void> {
+  const random = randomGenerator(SEED);
+  for (let left = tokens; left > 0; ) {
+    left -= await inSession(engine, async (session) => {
+      const most = Math.min(left, config.contextLength);
+      let id = config.bosTokenId ?? 0;
+      for (let said = 1; said <= most; said++) {
+        const logits = await session.run([id]);
+        id = draw(logits, random.next());
+        if (config.eosTokenIds.includes(id)) return said;
+      }
+      return most;
+    });
+  }
+}
+
+function draw(logits: Float32Array, at: number): number {
+  const most = logits.reduce((a, b) => Math.max(a, b));
+  const weights = logits.map((logit) => Math.exp(logit - most));
+  let left = at * weights.reduce((a, b) => a + b, 0);
+  let id = 0;
+  while (id < weights.length - 1 && left >= weights[id]!) left -= weights[id++]!;
+  return id;
+}
+
+/** What predictions did for experts that were not in memory. */
+export interface Predictions {
+  /** Of the experts that had to be read, those on their way when they were called. */
+  readonly foreseen: number;
+  /** Of the experts that were read ahead, those that were then called. */
+  readonly right: number;
+}
+
+/** Runs the texts with as few experts in memory as there can be. Layers with delayed experts need no prediction. */
+export function predictions(
+  path: string,
+  { layers }: ModelConfig,
+  texts: string | undefined,
+  tokens: number,
+): Promise<Predictions> {
+  const topK = Math.max(...layers.map(({ experts }) => experts?.topK ?? 0));
+  // Those in use, and those that are read ahead beside them.
+  const direct = { expertSlots: 2 * topK };
+  return withEngine(
+    path,
+    { weights: 'direct', transfers: 'predict', maxBatch: 1, direct },
+    async (opened) => {
+      await pass(opened, texts, tokens);
+      const tiers = await inSession(opened.engine, async (session) => session.stats().native!.tiers);
+      const { predicted, misses, ahead } = tiers;
+      return { foreseen: predicted / Math.max(1, predicted + misses), right: predicted / Math.max(1, ahead) };
+    },
+  );
+}

@@ -1,0 +1,105 @@
+/** Recorded routings against policies and sizes of the cache of experts. */
+import { CflowError } from '@cflow/format';
+import {
+  type Addon,
+  addonProblem,
+  type CacheReplay,
+  HALF_LIFE,
+  loadAddon,
+  type Trace,
+} from '@cflow/runtime-native';
+import { optimumHits } from './belady.js';
+
+export interface Policy {
+  readonly name: string;
+  /** As the engine's; undefined = Belady's optimum. */
+  readonly halfLife: number | undefined;
+  /** What the latest token chose is worth more, as in the engine. */
+  readonly repeat?: boolean;
+}
+
+export const LRU: Policy = { name: 'LRU', halfLife: 0 };
+export const LFU: Policy = { name: 'LFU', halfLife: Number.POSITIVE_INFINITY };
+export const OPTIMUM: Policy = { name: 'optimum', halfLife: undefined };
+/** What the engine does by default. */
+export const ENGINE: Policy = {
+  name: `the engine (LRFU ${HALF_LIFE}, repeats)`,
+  halfLife: HALF_LIFE,
+  repeat: true,
+};
+export const lrfu = (halfLife: number): Policy => ({ name: `LRFU ${halfLife}`, halfLife });
+
+export interface ReplaySize {
+  /** Of the experts, 0 to 1. */
+  readonly share: number;
+  readonly slots: number;
+}
+
+export interface ReplayRow {
+  readonly policy: Policy;
+  /** Hit rate at each size, 0 to 1. */
+  readonly rates: readonly number[];
+}
+
+export interface ReplayReport {
+  readonly model: string;
+  readonly tokens: number;
+  readonly experts: number;
+  readonly sizes: readonly ReplaySize[];
+  readonly rows: readonly ReplayRow[];
+}
+
+/** Routings as the addon replays them. */
+export type Keys = Omit<CacheReplay, 'slots' | 'halfLife' | 'repeat'>;
+
+/** Experts numbered over all layers, those of a token one after another. */
+export function keysOf({ header: { layers, expertDelay }, tokens }: Trace): Keys {
+  const first = [0];
+  for (const { experts } of layers) first.push(first.at(-1)! + experts);
+  const keys = tokens.flatMap(({ experts }) => experts.flatMap((own, i) => own.map((id) => first[i]! + id)));
+  return {
+    keys: Int32Array.from(keys),
+    calls: Int32Array.from(layers, ({ topK }) => topK),
+    firstKeys: Int32Array.from(first),
+    inFlight: expertDelay + 1,
+  };
+}
+
+const countOf = ({ firstKeys }: Keys) => firstKeys.at(-1)!;
+
+/** So much of the experts, but as many slots as calls in flight hold. */
+export function sizeOf(share: number, keys: Keys): ReplaySize {
+  const least = keys.inFlight * Math.max(...keys.calls);
+  const slots = Math.min(countOf(keys), Math.max(least, Math.round(share * countOf(keys))));
+  return { share, slots };
+}
+
+/** @throws CflowError UNSUPPORTED without the addon, USAGE for a trace without a token */
+export async function replayTrace(
+  trace: Trace,
+  shares: readonly number[],
+  policies: readonly Policy[],
+): Promise<ReplayReport> {
+  const addon = loadAddon();
+  if (!addon) throw new CflowError('UNSUPPORTED', `no native addon: ${addonProblem()}`);
+  if (trace.tokens.length === 0) throw new CflowError('USAGE', 'the trace has no token');
+  const keys = keysOf(trace);
+  const sizes = shares.map((share) => sizeOf(share, keys));
+  const rows: ReplayRow[] = [];
+  for (const policy of policies) {
+    const rates: number[] = [];
+    for (const { slots } of sizes) rates.push((await hits(addon, keys, policy, slots)) / keys.keys.length);
+    rows.push({ policy, rates });
+  }
+  return { model: trace.header.model, tokens: trace.tokens.length, experts: countOf(keys), sizes, rows };
+}
+
+async function hits(
+  addon: Addon,
+  keys: Keys,
+  { halfLife, repeat = false }: Policy,
+  slots: number,
+): Promise<number> {
+  if (halfLife === undefined) return optimumHits(keys.keys, keys.calls, slots);
+  return (await addon.simulateCache({ ...keys, slots, halfLife, repeat })).hits;
+}
