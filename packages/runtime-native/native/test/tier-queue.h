@@ -89,6 +89,22 @@ class SlowQueue final : public IoQueue {
     const std::lock_guard lock(mutex_);
     for (Entry& entry : entries_) entry.begun = true;
   }
+  /// The first page of a read is begun, and the rest can be taken back.
+  void split_and_begin(uint64_t offset) {
+    const std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < entries_.size(); i++) {
+      if (entries_[i].request.offset != offset) continue;
+      Entry rest = entries_[i];
+      entries_[i].request.length = kIoAlign;
+      entries_[i].begun = true;
+      rest.request.offset += kIoAlign;
+      rest.request.data += kIoAlign;
+      rest.request.length -= kIoAlign;
+      add(*rest.transfer, 1);
+      entries_.push_back(rest);
+      return;
+    }
+  }
   /// Ends the reads of a place, or all.
   void finish(uint64_t offset = UINT64_MAX, int failure = 0) {
     std::deque<Entry> ended;
