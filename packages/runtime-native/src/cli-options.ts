@@ -69,6 +69,16 @@ const OPTIONS = {
     requiresArg: true,
     describe: 'positions to keep room for within --memory [default: 2048]',
   },
+  'cache-memory': {
+    type: 'string',
+    requiresArg: true,
+    describe: 'what the keys and values of a session may take; the rest goes to disk [default: by --memory]',
+  },
+  'spill-directory': {
+    type: 'string',
+    requiresArg: true,
+    describe: "where they go [default: the system's directory for temporary files]",
+  },
   explain: {
     type: 'boolean',
     default: false,
@@ -143,6 +153,8 @@ const NATIVE_OPTIONS = [
   'profile',
   'memory',
   'context',
+  'cache-memory',
+  'spill-directory',
   'explain',
   'trace',
   'expert-slots',
@@ -157,7 +169,18 @@ const NATIVE_OPTIONS = [
 /** How the model is opened. */
 export function openOptions(args: Arguments): OpenModelOptions {
   const { engine, threads, weights, arithmetic, cache, profile, context, transfers, trace } = args;
-  const { memory, expertSlots, streamSlots, halfLife, ioBlock, ioDepth, ioBackend, ioMode } = args;
+  const {
+    memory,
+    cacheMemory,
+    spillDirectory,
+    expertSlots,
+    streamSlots,
+    halfLife,
+    ioBlock,
+    ioDepth,
+    ioBackend,
+    ioMode,
+  } = args;
   const direct = {
     expertSlots,
     streamSlots,
@@ -178,6 +201,8 @@ export function openOptions(args: Arguments): OpenModelOptions {
     context,
     transfers,
     memory: memory === undefined ? undefined : parseBytes(memory, '--memory'),
+    cacheMemory: cacheMemory === undefined ? undefined : parseBytes(cacheMemory, '--cache-memory'),
+    spillDirectory,
     recordRoutings: trace !== undefined,
     ...(Object.keys(given).length > 0 && { direct: given }),
   };
