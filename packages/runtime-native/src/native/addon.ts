@@ -277,8 +277,6 @@ export interface CacheReplay {
   readonly halfLife: number;
   /** As the engine does: what the latest token of a layer chose is worth more. */
   readonly repeat: boolean;
-  /** As the engine does: what the latest token of a layer chose is worth more. */
-  readonly repeat: boolean;
 }
 
 /** What the compiled addon exports. */
