@@ -18,6 +18,7 @@ import { measureQuick } from '../src/cache/command.js';
 import { predictions, record } from '../src/cache/record.js';
 import { ENGINE, keysOf, LFU, LRU, OPTIMUM, replayTrace } from '../src/cache/replay.js';
 import { resultSchema } from '../src/harness/result.js';
+import { score } from '../src/scorecard/scorecard.js';
 import { modelOf } from '../src/synth/geometry.js';
 import { synthesizeModel } from '../src/synth/synth-model.js';
 
@@ -134,6 +135,15 @@ describe('on the bundled model', () => {
       expect(own![i]).toBeGreaterThan(lfu![i]!);
       expect(most![i]).toBeGreaterThan(own![i]!);
     }
+  });
+
+  it('is judged size by size', async () => {
+    const report = await replayTrace(await readTrace(TRACE), [0.27, 0.5], [LRU, LFU, ENGINE, OPTIMUM]);
+    const verdict = (measured = cacheMeasured(report)) =>
+      score({ cache: { measured } }).find(({ row }) => row.needs[0] === 'cache')!.status;
+    expect(verdict()).toBe('proven');
+    const worse = report.rows.map((row) => (row.policy === ENGINE ? { ...row, rates: [0, 1] } : row));
+    expect(verdict(cacheMeasured({ ...report, rows: worse }))).toBe('inconclusive');
   });
 
   it('is recorded as the trace says', async () => {

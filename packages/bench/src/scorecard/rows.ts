@@ -187,7 +187,7 @@ const TIERS: readonly ScoreRow[] = [
     needs: ['overlap'],
     judge(figures) {
       const wins = figures.all('overlap', /: overlap by stall$/);
-      const off = figures.all('overlap', /: model off, reading from the bandwidth$/);
+      const off = figures.all('overlap', /: model off, reading from bandwidth$/);
       const ours = `${rangeText(medians(wins))} × over stalling; the model is off by ${rangeText(medians(off))} %`;
       return above(runsOf(wins), EVEN, ours);
     },
@@ -211,12 +211,13 @@ const TIERS: readonly ScoreRow[] = [
     theirs: 'not claimed elsewhere',
     needs: ['cache'],
     judge(figures) {
-      const rates = figures.all('cache', /hit rate/i);
-      const [recent, other] = [true, false].map((lru) =>
-        rates.filter(({ name }) => /lru/i.test(name) === lru),
+      const [recent, ours] = ['LRU', 'the engine'].map((policy) =>
+        medians(figures.all('cache', new RegExp(`^${policy}\\b.*: hit rate$`))),
       );
-      const ours = `hit rates ${rangeText(medians(other!))} against ${rangeText(medians(recent!))} of LRU`;
-      return above(runsOf(other!), runsOf(recent!), ours);
+      // Size by size: a larger cache hits more by any policy.
+      const gains = ours!.map((rate, size) => rate / recent![size]!);
+      const rates = `hit rates ${rangeText(ours!)} % against ${rangeText(recent!)} % of LRU`;
+      return above(extremes(gains), EVEN, rates);
     },
   },
 ];
