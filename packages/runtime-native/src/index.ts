@@ -1,3 +1,4 @@
+export * from './bytes.js';
 export * from './chat.js';
 export * from './engine.js';
 export * from './model.js';

@@ -1,5 +1,5 @@
 /** `cflow-bench capped`. */
-import { threadBudget } from '@cflow/runtime-native';
+import { parseBytes, threadBudget } from '@cflow/runtime-native';
 import type { ArgumentsCamelCase, Argv, CommandModule } from 'yargs';
 import { warnIfBusy } from '../harness/busy.js';
 import { type Builder, count, print } from '../harness/cli-common.js';
@@ -13,7 +13,7 @@ function options(y: Builder) {
   return y
     .positional('model', { type: 'string', demandOption: true, describe: '.cflow or .vflow' })
     .option('gguf', { type: 'string', describe: 'the same weights [default: exported, and removed again]' })
-    .option('memory', { type: 'number', describe: 'bytes for everything [default: half of the file]' })
+    .option('memory', { type: 'string', describe: 'for everything, as 2GiB [default: half of the file]' })
     .option('runs', { type: 'number', default: 3, describe: 'of each, in turns, each a fresh process' })
     .option('tokens', { type: 'number', default: 16, describe: 'timed' })
     .option('warmup', { type: 'number', default: 16, describe: 'tokens before' })
@@ -35,7 +35,7 @@ async function run(args: ArgumentsCamelCase<Options>): Promise<void> {
   const report = await benchCapped({
     file: args.model,
     gguf: args.gguf,
-    memory: args.memory === undefined ? undefined : count('memory', args.memory, Number.MAX_SAFE_INTEGER),
+    memory: args.memory === undefined ? undefined : parseBytes(args.memory, '--memory'),
     runs: count('runs', args.runs, 1000),
     tokens: count('tokens', args.tokens, 100_000),
     warmup: args.warmup === 0 ? 0 : count('warmup', args.warmup, 100_000),

@@ -1,5 +1,5 @@
 /** `cflow-bench overlap`. */
-import { IO_DEFAULTS, type IoChoice, threadBudget } from '@cflow/runtime-native';
+import { IO_DEFAULTS, type IoChoice, parseBytes, threadBudget } from '@cflow/runtime-native';
 import type { ArgumentsCamelCase, Argv, CommandModule } from 'yargs';
 import { warnIfBusy } from '../harness/busy.js';
 import { type Builder, count, print } from '../harness/cli-common.js';
@@ -35,7 +35,7 @@ function options(y: Builder) {
       default: SHARES,
       describe: '% of the experts in memory',
     })
-    .option('memory', { type: 'number', array: true, describe: 'bytes for everything, instead of shares' })
+    .option('memory', { type: 'string', array: true, describe: 'for everything, as 2GiB, instead of shares' })
     .option('runs', { type: 'number', default: 3, describe: 'of each cell, in turns' })
     .option('tokens', { type: 'number', default: 64, describe: 'timed' })
     .option('warmup', { type: 'number', default: 64, describe: 'tokens before' })
@@ -87,7 +87,7 @@ const lengthsOf = (args: Options) => ({
 });
 
 function budgetsOf({ shares, memory }: Options) {
-  const bytes = memory?.map((each) => memoryBudget(count('memory', each, Number.MAX_SAFE_INTEGER)));
+  const bytes = memory?.map((each) => memoryBudget(parseBytes(each, '--memory')));
   return bytes ?? shares.map((percent) => shareBudget(count('shares', percent, 100)));
 }
 
