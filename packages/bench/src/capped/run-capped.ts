@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { Model } from '@cflow/runtime-native';
 import { choices, withLlama } from '../decode/run-llama.js';
 import { runChild } from '../harness/child.js';
+import { argmax } from '../harness/statistics.js';
 import { randomIds } from '../overlap/run-overlap.js';
 import type { CappedJob, CappedLengths, CappedRun, EngineName } from './capped-job.js';
 
@@ -82,10 +83,4 @@ function diskBytes(): number | undefined {
   } catch {
     return undefined;
   }
-}
-
-function argmax(values: Float32Array): number {
-  let best = 0;
-  for (let i = 1; i < values.length; i++) if (values[i]! > values[best]!) best = i;
-  return best;
 }

@@ -1,6 +1,7 @@
 /** One measurement of our own engine. */
 import { Model, type NativeStats, type ProfileEntry, type Session } from '@cflow/runtime-native';
 import { peakBytes, statusBytes } from '../harness/peak-memory.js';
+import { argmax } from '../harness/statistics.js';
 import { type DecodeJob, type DecodeRun, promptIds } from './decode-job.js';
 
 const PROMPT = 4;
@@ -111,10 +112,4 @@ export function profileSince(before?: NativeStats, after?: NativeStats): Profile
 
 function difference(after: number | undefined, before: number | undefined): number | undefined {
   return after === undefined || before === undefined ? undefined : after - before;
-}
-
-function argmax(values: Float32Array): number {
-  let best = 0;
-  for (let i = 1; i < values.length; i++) if (values[i]! > values[best]!) best = i;
-  return best;
 }

@@ -6,6 +6,7 @@ import { CflowError } from '@cflow/format';
 import { Model, type NativeStats, randomGenerator, type Session } from '@cflow/runtime-native';
 import { runChild } from '../harness/child.js';
 import { peakBytes } from '../harness/peak-memory.js';
+import { argmax } from '../harness/statistics.js';
 import type { OverlapJob, OverlapRun } from './overlap-job.js';
 
 const SEED = 1;
@@ -94,10 +95,4 @@ function nativeStats(session: Session): NativeStats {
   const { native } = session.stats();
   if (native) return native;
   throw new CflowError('UNSUPPORTED', 'only the native engine fetches weights from disk');
-}
-
-function argmax(values: Float32Array): number {
-  let best = 0;
-  for (let i = 1; i < values.length; i++) if (values[i]! > values[best]!) best = i;
-  return best;
 }

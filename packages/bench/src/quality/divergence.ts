@@ -1,5 +1,6 @@
 /** How far a model's predictions lie from those of the exact one. */
 import type { Model } from '@cflow/runtime-native';
+import { argmax } from '../harness/statistics.js';
 
 export interface Divergence {
   /** Mean over the positions of KL(exact ‖ model), nats. */
@@ -47,8 +48,4 @@ function logSoftmax(logits: Float32Array): Float64Array {
   const most = logits.reduce((a, b) => Math.max(a, b), Number.NEGATIVE_INFINITY);
   const sum = logits.reduce((total, logit) => total + Math.exp(logit - most), 0);
   return Float64Array.from(logits, (logit) => logit - most - Math.log(sum));
-}
-
-function argmax(values: Float32Array): number {
-  return values.reduce((best, value, i) => (value > values[best]! ? i : best), 0);
 }
