@@ -268,7 +268,7 @@ describe('predict', () => {
       0,
       10 - 20 / 8.5 + 10,
     ],
-    ['predict: seven of ten as behind a delay', plan('predict'), 0, 0.7 * 11 + 0.3 * (20 - 20 / 8.5)],
+    ['predict: four of ten as behind a delay', plan('predict'), 0, 0.4 * 11 + 0.6 * (20 - 20 / 8.5)],
     ['streams are read every token', plan('overlap', 100, ['25']), 1, 25],
     ['everything in memory', plan('overlap', 100), 1, 10],
   ])('%s', (_name, made, delay, milliseconds) => {
