@@ -47,6 +47,8 @@ KvSpill::KvSpill(std::vector<KvCache>& caches, const Program& program, const Spi
 }
 
 KvSpill::~KvSpill() {
+  // Areas may have been made for a queue that was then refused.
+  if (!io_) return;
   give_up_writes();
   restart();
 }
@@ -100,7 +102,7 @@ void KvSpill::begin(uint64_t start, uint64_t positions) {
     open();
     write(soon);
   }
-  if (spilled_ == 0) return;
+  if (spilled_ == 0 || uses_.empty()) return;
   if (!sound()) restart();
   for (uint64_t use = released_; use < filled_; use++) load(use);
   fill();
