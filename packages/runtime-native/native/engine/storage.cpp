@@ -1,6 +1,22 @@
 #include "storage.h"
 
+#include <span>
+#include <string>
+
 namespace cflow {
+
+namespace {
+
+/// @throws Error INTERNAL unless all regions lie in a file of `size` bytes
+void check_regions(std::span<const FetchRegion> regions, uint64_t size) {
+  for (const auto& [offset, length] : regions) {
+    if (offset <= size && length <= size - offset) continue;
+    throw Error("INTERNAL", "a region of " + std::to_string(length) + " bytes at " + std::to_string(offset) +
+                                " is outside the file of " + std::to_string(size));
+  }
+}
+
+}  // namespace
 
 Storage::Storage(int fd, uint64_t size, const Program& program, const EngineOptions& options) {
   const DirectOptions& direct = options.direct;
@@ -8,6 +24,9 @@ Storage::Storage(int fd, uint64_t size, const Program& program, const EngineOpti
     weights_ = Weights::open(fd, size, options.weights, options.threads);
     return;
   }
+  check_regions(program.resident, size);
+  check_regions(program.streams, size);
+  for (const auto& bank : program.banks) check_regions(bank, size);
   io_ = IoQueue::open(fd, direct.io);
   weights_ = Weights::open_direct(fd, size, program.resident, *io_);
   if (!program.banks.empty()) {

@@ -12,7 +12,7 @@ namespace cflow {
 
 class Storage {
  public:
-  /// @throws Error NOT_READABLE, MEMORY, LIMIT_EXCEEDED (threads)
+  /// @throws Error NOT_READABLE, MEMORY, LIMIT_EXCEEDED (threads), INTERNAL for regions outside the file
   Storage(int fd, uint64_t size, const Program& program, const EngineOptions& options);
 
   const Weights& weights() const { return *weights_; }
