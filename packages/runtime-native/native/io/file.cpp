@@ -104,7 +104,7 @@ void IoFile::forget(const IoBlock& block) const {
 #ifdef POSIX_FADV_DONTNEED
   // Whole pages only are forgotten.
   const uint64_t first = block.offset / kIoAlign * kIoAlign;
-  const uint64_t end = (block.offset + block.length + kIoAlign - 1) / kIoAlign * kIoAlign;
+  const uint64_t end = align_io(block.offset + block.length);
   posix_fadvise(buffered_fd_, static_cast<off_t>(first), static_cast<off_t>(end - first), POSIX_FADV_DONTNEED);
 #else
   (void)block;

@@ -11,9 +11,6 @@
 
 namespace cflow {
 
-/// What direct I/O wants offset, length and memory to be multiples of.
-constexpr uint64_t kIoAlign = 4096;
-
 /// A piece of a request, small enough that what is more urgent need not wait long for it.
 struct IoBlock {
   Transfer* transfer = nullptr;

@@ -11,6 +11,10 @@
 
 namespace cflow {
 
+/// What direct I/O wants offsets, lengths and addresses to be multiples of.
+constexpr uint64_t kIoAlign = 4096;
+constexpr uint64_t align_io(uint64_t bytes) { return (bytes + kIoAlign - 1) / kIoAlign * kIoAlign; }
+
 /// What is served first.
 enum class IoPriority : uint8_t {
   /// Somebody waits, or will soon.

@@ -13,7 +13,6 @@ namespace cflow {
 namespace {
 
 uint64_t align_down(uint64_t at) { return at / kIoAlign * kIoAlign; }
-uint64_t align_up(uint64_t at) { return align_down(at + kIoAlign - 1); }
 
 bool follows(const IoRequest& first, const IoRequest& second) {
   return first.kind == second.kind && first.offset + first.length == second.offset &&
@@ -114,7 +113,7 @@ void BlockQueue::submit(Transfer& transfer, std::span<const IoRequest> requests,
   for (IoBlock& block : blocks) {
     block.number = next_number_++;
     const uint64_t end = block.offset + block.length;
-    const bool last = block.offset < size_ && size_ < end && end <= align_up(size_);
+    const bool last = block.offset < size_ && size_ < end && end <= align_io(size_);
     if (block.kind == IoRequest::Kind::read && last) block.needed = size_ - block.offset;
   }
   Blocks& list = queued_[static_cast<size_t>(priority)];

@@ -5,18 +5,15 @@
 #include <chrono>
 #include <cstdint>
 
-namespace cflow {
+#include "../io/io.h"
 
-/// What direct I/O wants offsets, lengths and addresses to be multiples of.
-constexpr uint64_t kIoAlign = 4096;
+namespace cflow {
 
 /// Bytes of the file that are fetched as a whole; `offset` is a multiple of kIoAlign.
 struct FetchRegion {
   uint64_t offset = 0;
   uint64_t length = 0;
 };
-
-constexpr uint64_t align_io(uint64_t bytes) { return (bytes + kIoAlign - 1) / kIoAlign * kIoAlign; }
 
 /// Time that threads spend waiting for the disk, summed over threads.
 class StallClock {
