@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -13,12 +12,16 @@
 #include <thread>
 #include <vector>
 
+#include "options.h"
+#include "work.h"
+
 namespace cflow {
 namespace {
 
 constexpr size_t kHugePage = size_t{1} << 21;
-constexpr double kMaxThreads = 1024;
-constexpr double kMaxRuns = 1000;
+constexpr int64_t kMaxBytes = int64_t{1} << 46;
+constexpr int64_t kMaxThreads = 1024;
+constexpr int64_t kMaxRuns = 1000;
 
 /// 64 bytes, whatever the widest register is: the compiler splits it.
 typedef uint64_t Wide __attribute__((vector_size(64)));
@@ -112,68 +115,40 @@ class Readers {
   std::atomic<uint64_t> sink_{0};
 };
 
-class Measurement : public Napi::AsyncWorker {
- public:
-  Measurement(Napi::Env env, size_t bytes, unsigned threads, unsigned runs)
-      : AsyncWorker(env), deferred_(Napi::Promise::Deferred::New(env)), bytes_(bytes), threads_(threads), runs_(runs) {}
-
-  Napi::Promise promise() const { return deferred_.Promise(); }
-
-  void Execute() override {
-    const Pages pages(bytes_);
-    if (pages.data() == nullptr) return SetError("cannot map " + std::to_string(bytes_) + " bytes");
-    // Not zeros: a page that was never written is one shared page of zeros.
-    std::memset(pages.data(), 0x5a, bytes_);
-    Readers readers(pages.data(), bytes_, threads_);
-    try {
-      for (unsigned run = 0; run < runs_; run++) {
-        speeds_.push_back(static_cast<double>(readers.bytes()) / readers.measure() / 1e9);
-      }
-    } catch (const std::system_error& error) {
-      SetError("cannot start " + std::to_string(threads_) + " threads: " + error.what());
+/// GB/s of each run. @throws Error MEMORY, LIMIT_EXCEEDED
+std::vector<double> measure(size_t bytes, unsigned threads, unsigned runs) {
+  const Pages pages(bytes);
+  if (pages.data() == nullptr) throw Error("MEMORY", "cannot map " + std::to_string(bytes) + " bytes");
+  // Not zeros: a page that was never written is one shared page of zeros.
+  std::memset(pages.data(), 0x5a, bytes);
+  Readers readers(pages.data(), bytes, threads);
+  std::vector<double> speeds;
+  try {
+    for (unsigned run = 0; run < runs; run++) {
+      speeds.push_back(static_cast<double>(readers.bytes()) / readers.measure() / 1e9);
     }
+  } catch (const std::system_error& error) {
+    throw Error("LIMIT_EXCEEDED", "cannot start " + std::to_string(threads) + " threads: " + error.what());
   }
+  return speeds;
+}
 
-  void OnOK() override {
-    auto speeds = Napi::Array::New(Env(), speeds_.size());
-    for (size_t i = 0; i < speeds_.size(); i++) {
-      speeds.Set(static_cast<uint32_t>(i), Napi::Number::New(Env(), speeds_[i]));
-    }
-    deferred_.Resolve(speeds);
-  }
-
-  void OnError(const Napi::Error& error) override {
-    error.Value().Set("code", Napi::String::New(Env(), "MEMORY"));
-    deferred_.Reject(error.Value());
-  }
-
- private:
-  Napi::Promise::Deferred deferred_;
-  size_t bytes_;
-  unsigned threads_;
-  unsigned runs_;
-  std::vector<double> speeds_;
-};
-
-/// Argument `index`, a whole number from 1 to `most`.
-double argument(const Napi::CallbackInfo& info, size_t index, const char* name, double most) {
-  const double value = info[index].IsNumber() ? info[index].As<Napi::Number>().DoubleValue() : std::nan("");
-  if (value >= 1 && value <= most && value == std::floor(value)) return value;
-  auto error = Napi::Error::New(info.Env(), std::string(name) + " is not a whole number from 1 on, or too large");
-  error.Set("code", Napi::String::New(info.Env(), "USAGE"));
-  throw error;
+Napi::Value speeds_value(Napi::Env env, const std::vector<double>& speeds) {
+  auto array = Napi::Array::New(env, speeds.size());
+  for (size_t i = 0; i < speeds.size(); i++) array.Set(static_cast<uint32_t>(i), speeds[i]);
+  return array;
 }
 
 Napi::Value read_bandwidth(const Napi::CallbackInfo& info) {
-  const auto asked = static_cast<size_t>(argument(info, 0, "bytes", 0x1p46));
-  const auto threads = static_cast<unsigned>(argument(info, 1, "threads", kMaxThreads));
-  const auto runs = static_cast<unsigned>(argument(info, 2, "runs", kMaxRuns));
-  const size_t unit = kStep * threads;
-  const size_t bytes = std::max(unit, asked / unit * unit);
-  auto* work = new Measurement(info.Env(), bytes, threads, runs);
-  const Napi::Promise promise = work->promise();
-  work->Queue();
-  return promise;
+  return guarded(info.Env(), [&] {
+    const auto asked = whole<size_t>(info[0], "bytes", 1, kMaxBytes);
+    const auto threads = whole<unsigned>(info[1], "threads", 1, kMaxThreads);
+    const auto runs = whole<unsigned>(info[2], "runs", 1, kMaxRuns);
+    const size_t unit = kStep * threads;
+    const size_t bytes = std::max(unit, asked / unit * unit);
+    return Work<std::vector<double>>::start(
+        info.Env(), [=] { return measure(bytes, threads, runs); }, speeds_value);
+  });
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "handles.h"
+#include "options.h"
 #include "program_reader.h"
 
 namespace cflow {
@@ -25,59 +25,38 @@ const Kernels* kernels_named(const std::string& isa) {
   return kernels;
 }
 
-/// The position of `options[field]` among `names`.
-uint8_t choice(const Napi::Object& options, const char* field, std::initializer_list<const char*> names) {
-  const std::string value = options.Get(field).ToString();
-  uint8_t i = 0;
-  for (const char* name : names) {
-    if (value == name) return i;
-    i++;
-  }
-  throw Error("INTERNAL", std::string("options.") + field + " is " + value);
-}
-
-unsigned whole(const Napi::Object& options, const char* field, unsigned most, unsigned least = 1) {
-  const double x = options.Get(field).ToNumber().DoubleValue();
-  if (!(x >= least && x <= most) || x != std::floor(x)) {
-    throw Error("USAGE", std::string(field) + " is not a whole number from " + std::to_string(least) + " to " + std::to_string(most));
-  }
-  return static_cast<unsigned>(x);
-}
-
 constexpr unsigned kMaxThreads = 1024;
 constexpr unsigned kMaxBatch = 1u << 16;
 constexpr unsigned kMaxBlock = 1u << 30;
 constexpr unsigned kMaxDepth = 256;
 constexpr unsigned kMaxSlots = 1u << 30;
 /// What a JavaScript number counts exactly.
-constexpr double kMaxBytes = 9007199254740991;
+constexpr int64_t kMaxBytes = 9007199254740991;
 
 DirectOptions read_direct(const Napi::Object& options) {
   DirectOptions direct;
-  direct.io.backend = static_cast<IoBackend>(choice(options, "backend", {"auto", "uring", "threads"}));
-  direct.io.mode = static_cast<IoMode>(choice(options, "mode", {"auto", "buffered"}));
-  direct.io.block = whole(options, "block", kMaxBlock);
-  direct.io.depth = whole(options, "depth", kMaxDepth);
-  direct.expert_slots = whole(options, "expertSlots", kMaxSlots, 0);
-  direct.stream_slots = whole(options, "streamSlots", kMaxSlots, 0);
+  direct.io.backend = choice<IoBackend>(options, "backend", {"auto", "uring", "threads"});
+  direct.io.mode = choice<IoMode>(options, "mode", {"auto", "buffered"});
+  direct.io.block = whole<unsigned>(options, "block", 1, kMaxBlock);
+  direct.io.depth = whole<unsigned>(options, "depth", 1, kMaxDepth);
+  direct.expert_slots = whole<unsigned>(options, "expertSlots", 0, kMaxSlots);
+  direct.stream_slots = whole<unsigned>(options, "streamSlots", 0, kMaxSlots);
   direct.half_life = options.Get("halfLife").ToNumber().DoubleValue();
   direct.read_ahead = options.Get("readAhead").ToBoolean();
   return direct;
 }
 
 SpillOptions read_spill(const Napi::Object& options, const IoOptions& io) {
-  const double bytes = options.Get("cacheMemory").ToNumber().DoubleValue();
-  if (!(bytes >= 1 && bytes <= kMaxBytes)) throw Error("USAGE", "cacheMemory is not a number of bytes");
-  return {static_cast<uint64_t>(bytes), options.Get("directory").ToString(), io};
+  return {whole<uint64_t>(options, "cacheMemory", 1, kMaxBytes), options.Get("directory").ToString(), io};
 }
 
 EngineOptions read_options(const Napi::Object& options) {
   EngineOptions result;
-  result.weights = static_cast<WeightMode>(choice(options, "weights", {"mapped", "resident", "direct"}));
-  result.arithmetic = static_cast<Arithmetic>(choice(options, "arithmetic", {"f32", "q8"}));
-  result.cache = static_cast<CacheType>(choice(options, "cache", {"f32", "f16"}));
-  result.threads = whole(options, "threads", kMaxThreads);
-  result.max_batch = whole(options, "maxBatch", kMaxBatch);
+  result.weights = choice<WeightMode>(options, "weights", {"mapped", "resident", "direct"});
+  result.arithmetic = choice<Arithmetic>(options, "arithmetic", {"f32", "q8"});
+  result.cache = choice<CacheType>(options, "cache", {"f32", "f16"});
+  result.threads = whole<unsigned>(options, "threads", 1, kMaxThreads);
+  result.max_batch = whole<unsigned>(options, "maxBatch", 1, kMaxBatch);
   result.kernels = kernels_named(options.Get("isa").ToString());
   result.profile = options.Get("profile").ToBoolean();
   result.record_routings = options.Get("recordRoutings").ToBoolean();
@@ -118,7 +97,8 @@ class OpenWorker : public Napi::AsyncWorker {
     if (state.ending()) return;
     if (error_) return deferred_.Reject(to_js_error(Env(), *error_).Value());
     const EngineStats stats = core_->engine->stats();
-    const uint64_t bytes = stats.scratch_bytes + stats.resident_bytes;
+    const uint64_t slots = stats.tiers.experts.slot_bytes + stats.tiers.stream_bytes;
+    const uint64_t bytes = stats.scratch_bytes + stats.resident_bytes + slots;
     core_->reported = static_cast<int64_t>(bytes);
     Napi::MemoryManagement::AdjustExternalMemory(Env(), core_->reported);
     state.add_engine(core_);

@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "matvec_timing.h"
+#include "options.h"
 #include "work.h"
 
 namespace cflow {
@@ -19,8 +20,8 @@ MatvecCase read_case(const Napi::Object& options) {
 
 CacheGeometry read_shape(const Napi::Object& options, const char* field) {
   const auto shape = options.Get(field).As<Napi::Object>();
-  const CacheGeometry cache{static_cast<uint64_t>(whole(shape, "bytes", 64, 1 << 30)),
-                         static_cast<uint64_t>(whole(shape, "ways", 1, 1 << 10))};
+  const CacheGeometry cache{whole<uint64_t>(shape, "bytes", 64, 1 << 30),
+                         whole<uint64_t>(shape, "ways", 1, 1 << 10)};
   if (cache.bytes % (cache.ways * kCacheLine) == 0 && std::has_single_bit(cache.sets())) return cache;
   throw Error("USAGE", std::string(field) + ": bytes / (ways * 64), the number of sets, is no power of two");
 }

@@ -1,5 +1,6 @@
 #include "regions.h"
 
+#include "options.h"
 #include "region_reader.h"
 #include "work.h"
 
@@ -21,9 +22,9 @@ std::vector<FileRegion> regions_of(const Napi::Value& value) {
 
 IoOptions options_of(const Napi::Object& options) {
   IoOptions result;
-  result.block = static_cast<uint32_t>(whole(options, "block", 4096, kMaxBlock));
+  result.block = whole<uint32_t>(options, "block", 4096, kMaxBlock);
   if (result.block % 4096) throw Error("USAGE", "block is not a multiple of 4096");
-  result.depth = static_cast<unsigned>(whole(options, "depth", 1, kMaxDepth));
+  result.depth = whole<unsigned>(options, "depth", 1, kMaxDepth);
   result.mode = options.Get("mode").ToString().Utf8Value() == "buffered" ? IoMode::buffered : IoMode::automatic;
   return result;
 }

@@ -4,6 +4,7 @@
 #include <deque>
 
 #include "../tiers/expert_cache.h"
+#include "options.h"
 #include "work.h"
 
 namespace cflow {

@@ -1,21 +1,12 @@
 // What functions of the addon share that compute on a thread of the pool.
 #pragma once
 
-#include <cmath>
 #include <functional>
 #include <memory>
 
 #include "env_state.h"
 
 namespace cflow {
-
-/// `options[field]`, a whole number from `least` to `most`. @throws Error USAGE
-inline int whole(const Napi::Object& options, const char* field, int least, int most) {
-  const double x = options.Get(field).ToNumber().DoubleValue();
-  if (x >= least && x <= most && x == std::floor(x)) return static_cast<int>(x);
-  throw Error("USAGE", std::string(field) + " is not a whole number from " + std::to_string(least) + " to " +
-                           std::to_string(most));
-}
 
 /// Work on a thread of the pool; `Result` becomes what `convert` makes of it.
 template <class Result>

@@ -132,7 +132,7 @@ class Engine {
   /// Queues a job; jobs run in order. Jobs of one session must not overlap (the caller sees to that).
   virtual void submit(std::shared_ptr<Session> session, Job job) = 0;
   virtual EngineStats stats() const = 0;
-  /// What was recorded since the last call.
+  /// What was recorded since the last call, of batches that ran to their end.
   virtual std::vector<Routing> take_routings() = 0;
 };
 

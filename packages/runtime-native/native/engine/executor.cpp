@@ -70,6 +70,7 @@ void Executor::run(const Tokens& tokens, std::vector<KvCache>& caches, KvSpill* 
   buffers_.reserve(tokens.count, head_first_);
   scratch_bytes_.store(buffers_.bytes(), std::memory_order_relaxed);
   buffers_.fill_ropes(program_, tokens.start, tokens.count);
+  const size_t recorded = routings_.size();
   faults_.clear();
   failure_ = nullptr;
   stopping_ = false;
@@ -81,7 +82,13 @@ void Executor::run(const Tokens& tokens, std::vector<KvCache>& caches, KvSpill* 
   const bool opening = stages_[0].parallel.empty() && tokens.count < kSharedTokens;
   if (opening) finish_stage(0, true, 0);
   team_.run([this, opening](unsigned thread) { work(opening ? 1 : 0, thread); });
-  throw_failure();
+  try {
+    throw_failure();
+  } catch (...) {
+    // What it chose is of tokens that no session has passed.
+    routings_.erase(routings_.begin() + static_cast<std::ptrdiff_t>(recorded), routings_.end());
+    throw;
+  }
 }
 
 uint64_t Executor::barriers() const {

@@ -67,6 +67,7 @@ class Executor {
   uint64_t barriers() const;
   /// Only between runs.
   std::vector<ProfileEntry> profile() const;
+  /// Of batches that ran to their end.
   std::vector<Routing> take_routings() { return std::exchange(routings_, {}); }
 
  private:

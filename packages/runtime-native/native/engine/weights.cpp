@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -105,6 +106,19 @@ void unguard(Guarded* entry) {
   throw Error("NOT_READABLE", std::string(doing) + ": " + std::strerror(errno));
 }
 
+[[noreturn]] void became_shorter() {
+  throw Error("NOT_READABLE", "the file has become shorter", "convert or copy it again");
+}
+
+/// When the contents of a file last changed.
+timespec changed(const struct stat& file) {
+#ifdef __APPLE__
+  return file.st_mtimespec;
+#else
+  return file.st_mtim;
+#endif
+}
+
 class MappedWeights : public Weights {
  public:
   MappedWeights(int fd, uint64_t size) {
@@ -169,7 +183,7 @@ class ResidentWeights final : public Weights {
     share(0);
     readers.clear();
     for (const int result : results) {
-      if (result < 0) throw Error("NOT_READABLE", "the file has become shorter", "convert or copy it again");
+      if (result < 0) became_shorter();
       if (result > 0) {
         errno = result;
         unreadable("cannot read the file");
@@ -200,7 +214,8 @@ class DirectWeights final : public MappedWeights {
     io.submit(transfer, requests, IoPriority::needed);
     IoQueue::wait(transfer);
     if (transfer.failure() == 0) return;
-    errno = transfer.failure() == Transfer::kEarlyEnd ? EIO : transfer.failure();
+    if (transfer.failure() == Transfer::kEarlyEnd) became_shorter();
+    errno = transfer.failure();
     unreadable("cannot read the file");
   }
 
@@ -218,8 +233,9 @@ class DirectWeights final : public MappedWeights {
   uint64_t resident_bytes() const override { return block_.size(); }
   bool whole() const override {
     struct stat now = {};
-    return fstat(fd(), &now) == 0 && now.st_size == opened_.st_size && now.st_mtim.tv_sec == opened_.st_mtim.tv_sec &&
-           now.st_mtim.tv_nsec == opened_.st_mtim.tv_nsec;
+    if (fstat(fd(), &now) != 0 || now.st_size != opened_.st_size) return false;
+    const timespec then = changed(opened_);
+    return changed(now).tv_sec == then.tv_sec && changed(now).tv_nsec == then.tv_nsec;
   }
 
  private:

@@ -67,6 +67,7 @@ EngineOptions options_for(uint64_t cache_bytes, CacheType cache = CacheType::f32
   EngineOptions options = options_with(threads, find_kernels(""));
   options.cache = cache;
   options.spill.cache_bytes = cache_bytes;
+  options.spill.directory = "/tmp";
   options.spill.io.block = 65536;
   return options;
 }

@@ -4,7 +4,9 @@
 #include <cerrno>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -18,6 +20,16 @@ using engine_test::check;
 
 /// The byte that belongs at a place of the file. Never 0xee: that means that it is not there yet.
 inline uint8_t byte_at(uint64_t place) { return static_cast<uint8_t>((place * 2654435761u >> 13) % 200); }
+
+/// Of the Error that `work` throws; empty if it throws none.
+inline std::string code_of(const std::function<void()>& work) {
+  try {
+    work();
+    return "";
+  } catch (const Error& error) {
+    return error.code();
+  }
+}
 
 inline bool right(const uint8_t* data, const FetchRegion& region) {
   for (uint64_t i = 0; i < region.length; i++) {

@@ -215,7 +215,12 @@ void KvSpill::release() {
 SpillStats KvSpill::stats() const {
   if (!io_) return {};
   const IoStats io = io_->stats();
-  return {io.bytes_written, io.bytes_read, stalls_.seconds(), io.busy_seconds, io.reason};
+  std::string reason = io.reason;
+  if (file_->in_memory()) {
+    const std::string tmpfs = options_.directory + " is a tmpfs: what is written there stays in memory";
+    reason = tmpfs + (reason.empty() ? "" : "; " + reason);
+  }
+  return {io.bytes_written, io.bytes_read, stalls_.seconds(), io.busy_seconds, reason};
 }
 
 }  // namespace cflow

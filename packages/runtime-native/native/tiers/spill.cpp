@@ -2,6 +2,10 @@
 
 #include <fcntl.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <linux/magic.h>
+#include <sys/vfs.h>
+#endif
 
 #include <cerrno>
 #include <cstdlib>
@@ -49,5 +53,14 @@ SpillFile::SpillFile(const std::string& directory) : fd_(open_nameless(directory
 }
 
 SpillFile::~SpillFile() { close(fd_); }
+
+bool SpillFile::in_memory() const {
+#ifdef __linux__
+  struct statfs system = {};
+  return fstatfs(fd_, &system) == 0 && system.f_type == TMPFS_MAGIC;
+#else
+  return false;
+#endif
+}
 
 }  // namespace cflow

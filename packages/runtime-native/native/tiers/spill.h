@@ -12,7 +12,7 @@ struct SpillOptions {
   /// Memory for the keys and values of a session; 0 = as much as they need.
   uint64_t cache_bytes = 0;
   /// Where the rest goes: a file without a name, which ends with the session.
-  std::string directory = "/tmp";
+  std::string directory;
   IoOptions io;
 };
 
@@ -22,7 +22,7 @@ struct SpillStats {
   double stall_seconds = 0;
   /// Time during which the disk had something to do.
   double busy_seconds = 0;
-  /// Why not direct, or not io_uring, as of the last session that says so; empty if none does.
+  /// Why not direct, not io_uring, or not on a disk at all, as of the last session that says so; empty if none does.
   std::string reason;
 
   SpillStats& operator+=(const SpillStats& other);
@@ -37,6 +37,8 @@ class SpillFile {
   SpillFile(const SpillFile&) = delete;
   ~SpillFile();
   int fd() const { return fd_; }
+  /// Whether what is written to it takes memory after all.
+  bool in_memory() const;
 
  private:
   int fd_;
