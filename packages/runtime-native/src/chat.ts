@@ -4,7 +4,7 @@ import { CflowError, type Metadata } from '@cflow/format';
 import { Template } from '@huggingface/jinja';
 import type { RenderReply, RenderTask } from './chat-process.js';
 import type { Model } from './model.js';
-import type { GeneratedToken, GenerateOptions } from './session.js';
+import type { GeneratedToken, GenerateOptions, SessionStats } from './session.js';
 
 type TokenizerMetadata = NonNullable<Metadata['tokenizer']>;
 
@@ -116,6 +116,7 @@ export class Chat {
   readonly #model: Model;
   readonly #template: ChatTemplate;
   readonly #messages: ChatMessage[];
+  #stats: SessionStats | undefined;
 
   /** @throws CflowError UNSUPPORTED if the file has no tokenizer or no template that can be used */
   constructor(model: Model, system?: string) {
@@ -126,6 +127,11 @@ export class Chat {
 
   get messages(): readonly ChatMessage[] {
     return this.#messages;
+  }
+
+  /** Figures of the last turn; undefined before the first. */
+  get stats(): SessionStats | undefined {
+    return this.#stats;
   }
 
   /**
@@ -152,6 +158,7 @@ export class Chat {
         content += token.text;
         yield token;
       }
+      this.#stats = session.stats();
     } finally {
       await session.close();
     }

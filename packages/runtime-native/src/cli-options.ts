@@ -77,7 +77,7 @@ const OPTIONS = {
   'spill-directory': {
     type: 'string',
     requiresArg: true,
-    describe: "where they go [default: the system's directory for temporary files]",
+    describe: 'where they go [default: TMPDIR, else /var/tmp]',
   },
   explain: {
     type: 'boolean',

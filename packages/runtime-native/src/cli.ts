@@ -10,7 +10,7 @@ import { perplexity } from './perplexity.js';
 import { Sampler } from './sampler.js';
 import type { FinishReason, GenerateOptions, SessionStats } from './session.js';
 import { explainChoice, explainRun } from './tiers/explain.js';
-import { traceHeader, writeTrace } from './tiers/trace-file.js';
+import { TraceFile, traceHeader } from './tiers/trace-file.js';
 
 /** Runs cflow-run; resolves to the exit code and never throws. */
 export async function main(argv: string[]): Promise<number> {
@@ -53,15 +53,26 @@ async function run(argv: string[], signal: AbortSignal): Promise<number> {
   try {
     if (model.fallback)
       await note(`native engine not available (${model.fallback}); using the reference engine`);
+    // Before the run, which may take long: what cannot be recorded, or written.
+    await using trace = args.trace === undefined ? undefined : await traceFile(model, args.trace);
     if (args.explain) await explain(model);
     if (args.chat) await chat(model, args, signal);
     else await (args.perplexity === undefined ? generate(model, args, signal) : score(model, args, signal));
-    if (args.trace !== undefined)
-      await writeTrace(args.trace, traceHeader(model.config), model.takeRoutings());
+    await trace?.finish(traceHeader(model.config), model.takeRoutings());
     return 0;
   } finally {
     await model.close();
   }
+}
+
+/** @throws CflowError UNSUPPORTED where no routings are recorded, WRITE_FAILED */
+function traceFile(model: Model, path: string): Promise<TraceFile> {
+  const problem = model.fallback
+    ? `the reference engine records no routings, and the native engine is not available: ${model.fallback}`
+    : 'the model has no experts, and so no routings';
+  const records = !model.fallback && model.config.layers.some(({ experts }) => experts !== undefined);
+  if (records) return TraceFile.create(path);
+  throw new CflowError('UNSUPPORTED', problem, { field: '--trace', remedy: 'leave it out' });
 }
 
 async function generate(model: Model, args: Arguments, signal: AbortSignal): Promise<void> {
@@ -87,8 +98,7 @@ async function generate(model: Model, args: Arguments, signal: AbortSignal): Pro
     if (!args.json) await write(model.tokenizer ? token.text : `${token.id}${token.finish ? '' : ','}`);
   }
   const stats = session.stats();
-  if (args.profile) await showProfile(stats);
-  if (args.explain && stats.native) await lines(explainRun(stats.native, stats.tokensPerSecond));
+  await showFigures(args, stats, stats.tokensPerSecond);
   if (!args.json) return write('\n');
   const text = model.tokenizer?.decode(ids) ?? '';
   const vocabulary = { model: model.config.vocabSize, tokenizer: model.tokenizer?.vocabSize };
@@ -101,8 +111,8 @@ async function chat(model: Model, args: Arguments, signal: AbortSignal): Promise
   const { maxTokens, temperature, topK, topP, seed, ignoreEos, system } = args;
   const options = { maxTokens, temperature, topK, topP, seed, ignoreEos, signal };
   const conversation = new Chat(model, system);
-  const lines = args.prompt === undefined ? createInterface({ input: process.stdin, signal }) : [args.prompt];
-  for await (const line of lines) {
+  const input = args.prompt === undefined ? createInterface({ input: process.stdin, signal }) : [args.prompt];
+  for await (const line of input) {
     if (!line.trim()) continue;
     let text = '';
     for await (const token of conversation.reply(line, options)) {
@@ -111,6 +121,8 @@ async function chat(model: Model, args: Arguments, signal: AbortSignal): Promise
     }
     await write(args.json ? `${JSON.stringify({ role: 'assistant', content: text })}\n` : '\n');
   }
+  const { stats } = conversation;
+  if (stats) await showFigures(args, stats, stats.tokensPerSecond);
 }
 
 async function score(model: Model, args: Arguments, signal: AbortSignal): Promise<void> {
@@ -124,8 +136,7 @@ async function score(model: Model, args: Arguments, signal: AbortSignal): Promis
   };
   const { stories: limit, tokens } = args;
   const result = await perplexity(model, text, { stories: limit, tokens, signal, onStats });
-  if (args.profile && stats) await showProfile(stats);
-  if (args.explain && stats?.native) await lines(explainRun(stats.native, 0));
+  if (stats) await showFigures(args, stats, 0);
   const engine = { name: model.engineName, fallback: model.fallback };
   if (args.json) return write(`${JSON.stringify({ ...result, engine, stats })}\n`);
   const { nats, perplexity: e, predictedTokens, stories } = result;
@@ -154,8 +165,10 @@ function lines(texts: readonly string[]): Promise<void> {
   return writeMessage(texts.map((text) => `${text}\n`).join(''));
 }
 
-function showProfile(stats: SessionStats): Promise<void> {
-  return writeMessage(profileText(stats));
+/** After a run, on stderr: what was asked for. */
+async function showFigures(args: Arguments, stats: SessionStats, tokensPerSecond: number): Promise<void> {
+  if (args.profile) await writeMessage(profileText(stats));
+  if (args.explain && stats.native) await lines(explainRun(stats.native, tokensPerSecond));
 }
 
 function note(text: string): Promise<void> {

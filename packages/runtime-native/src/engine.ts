@@ -89,7 +89,7 @@ export interface EngineOptions {
    * or what `memory` leaves.
    */
   readonly cacheMemory?: number | undefined;
-  /** Where these go: a file without a name, gone with the session. Absent = the system's directory for such files. */
+  /** Where these go: a file without a name, gone with the session. Absent = TMPDIR, else /var/tmp, else the system's. */
   readonly spillDirectory?: string | undefined;
   /** Tokens of one batch of a prefill. */
   readonly maxBatch?: number | undefined;

@@ -105,7 +105,7 @@ const CHARACTERS = {
 };
 const character = (c: string) => c.charCodeAt(0) - 30;
 
-async function modelFile(chatTemplate?: string): Promise<string> {
+async function modelFile(chatTemplate?: string, arch = 'arch4'): Promise<string> {
   const directory = await mkdtemp(join(tmpdir(), 'cflow-chat-'));
   onTestFinished(() => rm(directory, { recursive: true }));
   const file = join(directory, 'model.cflow');
@@ -114,7 +114,7 @@ async function modelFile(chatTemplate?: string): Promise<string> {
     vocabSize: 97,
     ...(chatTemplate !== undefined && { chatTemplate, tokenizerConfigJson: STRICT_CONFIG }),
   };
-  await writeFile(file, (await goldenFile('arch4', { tokenizer })).bytes);
+  await writeFile(file, (await goldenFile(arch, { tokenizer })).bytes);
   return file;
 }
 
@@ -147,6 +147,15 @@ describe('cflow-run --chat', () => {
     const { code, out, err } = await run(file, '--chat', '--prompt', 'ab', '--json', ...greedy);
     expect([code, err]).toEqual([0, '']);
     expect(JSON.parse(out)).toEqual({ role: 'assistant', content: expect.any(String) });
+  });
+
+  it('--explain says before what was chosen, and after it what came of that', async () => {
+    const file = await modelFile(STRICT, 'arch2_4');
+    const fetched = ['--memory', '8GB', '--expert-slots', '8', '--explain'];
+    const { code, err } = await run(file, '--chat', '--prompt', 'ab', ...fetched, ...greedy);
+    expect({ code, err: code ? err : '' }).toEqual({ code: 0, err: '' });
+    expect(err).toMatch(/^fetched +experts, 8 in memory$[\s\S]*^disk +[\d.]+ MB at [\d.]+ GB\/s/m);
+    expect(err).toMatch(/^reached +[\d.]+ tokens\/s, [\d.]+ of what was predicted$/m);
   });
 
   it('refuses files without a template, and options that do not go together', async () => {

@@ -5,13 +5,18 @@ import {
   type Dtype,
   type Metadata,
   type ModelConfig,
+  type ModelFile,
   ModelWriter,
   memorySource,
+  modelTensors,
   parseModelConfig,
+  planLayout,
   quantizeStripe,
   type Region,
+  type Stream,
   streamPieces,
 } from '@cflow/format';
+import { makeTensors } from '../../format/test/support.js';
 import { goldenJson, goldenPath, loadSafetensors, type Tensors } from './helpers.js';
 
 export interface FileOptions {
@@ -64,6 +69,19 @@ function* streamBytesOf({ stream }: Region, dtype: Dtype, tensors: Tensors): Gen
   }
 }
 
+/** Random weights, made smaller so that they stay finite. */
+export function randomTensors(config: ModelConfig, smaller: (x: number, name: string) => number): Tensors {
+  const values = makeTensors(config);
+  const tensors: Tensors = new Map();
+  for (const { name, shape } of modelTensors(config)) {
+    tensors.set(name, { shape: [...shape], values: values.get(name)!.map((x) => smaller(x, name)) });
+  }
+  return tensors;
+}
+
+/** Norms around one. */
+export const quarter = (x: number, name: string) => (name.includes('norm') ? 1 + x / 4 : x / 4);
+
 /** A golden model as a file. `change` edits its configuration. */
 export async function goldenFile(
   arch: string,
@@ -74,6 +92,16 @@ export async function goldenFile(
   const config = parseModelConfig({ ...json, ...change });
   const tensors = loadSafetensors(goldenPath(arch, 'model.safetensors'));
   return { bytes: await modelBytes(config, tensors, options), config };
+}
+
+/** A file that has a layout but no bytes: all that lowering looks at. */
+export function layoutOnly(config: ModelConfig, dtype: Dtype = 'q4_0'): ModelFile {
+  const layout = planLayout(config, dtype, 'cflow', 0);
+  const regions = layout.regions.filter(
+    (region): region is Region & { stream: Stream } => region.stream !== undefined,
+  );
+  const streams = new Map(regions.map((region) => [region.name, region]));
+  return { container: 'cflow', dtype, config, layout, streams, metadata: {} as ModelFile['metadata'] };
 }
 
 /** A source that records the ranges that are read. */

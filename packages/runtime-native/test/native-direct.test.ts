@@ -2,12 +2,12 @@
 import { mkdtemp, rm, truncate, utimes, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { modelTensors, TRANSFER_MODES } from '@cflow/format';
+import { TRANSFER_MODES } from '@cflow/format';
 import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
-import { type ModelShape, makeConfig, makeTensors } from '../../format/test/support.js';
+import { type ModelShape, makeConfig } from '../../format/test/support.js';
 import { Model, type OpenModelOptions } from '../src/model.js';
 import { goldenJson, type Trace } from './helpers.js';
-import { type FileOptions, goldenFile, modelBytes } from './model-file.js';
+import { type FileOptions, goldenFile, modelBytes, quarter, randomTensors } from './model-file.js';
 
 const ARCHITECTURES = ['arch1', 'arch2_4', 'arch2_4_sync', 'arch3', 'arch4', 'arch5', 'parallel_sqrt2'];
 const TRAINED = ['arch1', 'arch2_4', 'arch2_4_sync', 'arch3', 'arch4', 'arch5'].map(
@@ -49,14 +49,7 @@ const tokensOf = (arch: string) => (goldenJson(arch, 'trace.json') as Trace).tok
 
 async function random(shape: ModelShape): Promise<string> {
   const config = makeConfig(shape);
-  const values = makeTensors(config);
-  const tensors = new Map(
-    modelTensors(config).map(({ name, shape: dims }) => {
-      const damped = values.get(name)!.map((x) => (name.includes('norm') ? 1 + x / 4 : x / 4));
-      return [name, { shape: [...dims], values: damped }];
-    }),
-  );
-  return write(await modelBytes(config, tensors, { dtype: 'q4_0' }));
+  return write(await modelBytes(config, randomTensors(config, quarter), { dtype: 'q4_0' }));
 }
 
 type Slots = NonNullable<OpenModelOptions['direct']>;

@@ -3,16 +3,16 @@ import { mkdtemp, rm, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Worker } from 'node:worker_threads';
-import { buildPlan, type ModelConfig, modelTensors, openModel, parseModelConfig } from '@cflow/format';
+import { buildPlan, openModel } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
 import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
-import { makeTensors } from '../../format/test/support.js';
 import { Model, type OpenModelOptions } from '../src/model.js';
 import { type Addon, loadAddon, type NativeEngineOptions } from '../src/native/addon.js';
 import { lowerPlan } from '../src/native/lower.js';
 import type { NativeProgram } from '../src/native/program.js';
-import { goldenPath, loadSafetensors, type Tensors } from './helpers.js';
+import { goldenPath, loadSafetensors } from './helpers.js';
 import { countingSource, goldenFile, modelBytes } from './model-file.js';
+import { LONG, SLOWLY, slowModel } from './slow-model.js';
 
 const addon = loadAddon() as Addon;
 const OPTIONS: NativeEngineOptions = {
@@ -33,7 +33,7 @@ let slow: string;
 beforeAll(async () => {
   directory = await mkdtemp(join(tmpdir(), 'cflow-faults-'));
   small = await write('small.cflow', (await goldenFile('arch2_4')).bytes);
-  slow = await write('slow.cflow', await modelBytes(SLOW, damped(SLOW)));
+  slow = await write('slow.cflow', await slowModel());
 });
 afterAll(() => rm(directory, { recursive: true }));
 
@@ -51,33 +51,6 @@ async function write(name: string, bytes: Uint8Array): Promise<string> {
   const path = join(directory, name);
   await writeFile(path, bytes);
   return path;
-}
-
-/** With the scalar kernels, a long prompt takes seconds. */
-const SLOW = parseModelConfig({
-  name: 'slow',
-  family: 'cflow',
-  hiddenDim: 256,
-  vocabSize: 300,
-  contextLength: 4096,
-  normEps: 1e-6,
-  combineStyle: 'sequential',
-  layers: Array.from({ length: 4 }, () => ({
-    attention: { heads: 8, kvHeads: 8, headDim: 32, scale: 0.2 },
-    ffn: { dim: 512, activation: 'gelu' },
-  })),
-});
-const SLOWLY = { isa: 'scalar', maxBatch: 8 } as const;
-const LONG = Array.from({ length: 3000 }, (_, i) => i % 300);
-
-function damped(config: ModelConfig): Tensors {
-  const values = makeTensors(config);
-  return new Map(
-    modelTensors(config).map(({ name, shape }) => [
-      name,
-      { shape: [...shape], values: values.get(name)!.map((x) => x / 16) },
-    ]),
-  );
 }
 
 const sleep = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));

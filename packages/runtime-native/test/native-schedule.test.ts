@@ -6,33 +6,20 @@ import {
   type ExecutionPlan,
   MATRIX_IDS,
   type ModelConfig,
-  type ModelFile,
   NO_EXPERT,
   openModel,
   PRESETS,
   parseModelConfig,
-  planLayout,
-  type Region,
-  type Stream,
 } from '@cflow/format';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { GRID, OTHERS } from '../../format/test/plan-configs.js';
 import { type LowerOptions, lowerPlan } from '../src/native/lower.js';
-import type { NativeProgram, NativeStep, Stage, TiledMatrix } from '../src/native/program.js';
+import type { NativeProgram, NativeStep, TiledMatrix } from '../src/native/program.js';
 import { barrierCount, type SchedulableStep, schedule } from '../src/native/schedule.js';
 import { goldenJson } from './helpers.js';
-import { countingSource, goldenFile } from './model-file.js';
-
-/** A file that has a layout but no bytes: all that lowering looks at. */
-function layoutOnly(config: ModelConfig, dtype: Dtype = 'q4_0'): ModelFile {
-  const layout = planLayout(config, dtype, 'cflow', 0);
-  const regions = layout.regions.filter(
-    (region): region is Region & { stream: Stream } => region.stream !== undefined,
-  );
-  const streams = new Map(regions.map((region) => [region.name, region]));
-  return { container: 'cflow', dtype, config, layout, streams, metadata: {} as ModelFile['metadata'] };
-}
+import { countingSource, goldenFile, layoutOnly } from './model-file.js';
+import { effects, expectSameMeaning } from './schedule-machine.js';
 
 const planOf = (config: ModelConfig) => buildPlan(config, { transfers: 'none' });
 
@@ -66,119 +53,6 @@ const llama = (layers = 22) =>
       ffn: { dim: 5632, activation: 'silu' },
     })),
   });
-
-/** Written apart from src/native/access.ts: which buffers an instruction reads and writes, as the program's docs say. */
-function effects(step: NativeStep, int8: boolean): Effects {
-  const tiled = (id: number) => (int8 ? `int8 ${id}` : `${id}`);
-  switch (step.op) {
-    case 'embed':
-      return { reads: ['token'], writes: [`${step.out}`] };
-    case 'quantize':
-      return { reads: [`${step.input}`], writes: [`int8 ${step.input}`] };
-    case 'matvec':
-      return { reads: [tiled(step.input)], writes: step.outs.map(({ out }) => `${out}`) };
-    case 'gatedMatvec':
-      return { reads: [tiled(step.input)], writes: [`${step.out}`] };
-    case 'expertsUp':
-      return {
-        reads: [tiled(step.input), `${step.routing}`, `experts ${step.bank}`],
-        writes: [`${step.hidden}`],
-      };
-    case 'expertsDown':
-      return {
-        reads: [tiled(step.hidden), `${step.routing}`, `experts ${step.bank}`],
-        writes: [`${step.out}`],
-      };
-    case 'append':
-      return { reads: [`${step.k}`, `${step.v}`, `cache ${step.cache}`], writes: [`cache ${step.cache}`] };
-    case 'attend':
-      return { reads: [`${step.q}`, `cache ${step.cache}`], writes: [`${step.out}`] };
-    case 'glu':
-      return { reads: [`${step.gate}`, `${step.up}`], writes: [`${step.out}`] };
-    case 'route':
-      return { reads: [`${step.logits}`], writes: [`${step.out}`] };
-    case 'sum':
-      return { reads: step.terms.map(String), writes: [`${step.out}`] };
-    case 'callExperts':
-      return { reads: [`${step.routing}`], writes: [`experts ${step.bank}`] };
-    case 'syncExperts':
-    case 'releaseExperts':
-      return { reads: [], writes: [`experts ${step.bank}`] };
-    case 'callStream':
-    case 'syncStream':
-    case 'releaseStream':
-      return { reads: [], writes: [] };
-    case 'rope':
-    case 'softcap':
-      return { reads: [`${step.buffer}`], writes: [`${step.buffer}`] };
-    default:
-      return { reads: [`${step.input}`], writes: [`${step.out}`] };
-  }
-}
-
-interface Effects {
-  readonly reads: readonly string[];
-  readonly writes: readonly string[];
-}
-
-/** Runs steps symbolically: a resource holds the number of the step that wrote it. Returns what each step saw. */
-class Machine {
-  readonly #held = new Map<string, number>();
-  readonly saw: string[] = [];
-
-  constructor(readonly steps: readonly Effects[]) {}
-
-  look(index: number): void {
-    const seen = this.steps[index]!.reads.map((name) => `${name}=${this.#held.get(name)}`);
-    this.saw[index] = seen.join(' ');
-  }
-
-  write(index: number): void {
-    for (const name of this.steps[index]!.writes) this.#held.set(name, index);
-  }
-
-  run(index: number): void {
-    this.look(index);
-    this.write(index);
-  }
-
-  get final(): [string, number][] {
-    return [...this.#held].sort(([a], [b]) => (a < b ? -1 : 1));
-  }
-}
-
-/** `simultaneous`: parallel steps all read before any writes; otherwise one after the other in the order given. */
-function replay(
-  steps: readonly Effects[],
-  stages: readonly Stage[],
-  order: 'simultaneous' | 'forward' | 'backward',
-) {
-  const machine = new Machine(steps);
-  for (const { parallel, serial, transfers } of stages) {
-    const list = order === 'backward' ? [...parallel].reverse() : parallel;
-    if (order === 'simultaneous') {
-      for (const i of list) machine.look(i);
-      for (const i of list) machine.write(i);
-    } else for (const i of list) machine.run(i);
-    for (const i of [...serial, ...transfers]) machine.run(i);
-  }
-  return { saw: machine.saw, final: machine.final };
-}
-
-function expectSameMeaning(steps: readonly Effects[], stages: readonly Stage[]): void {
-  const scheduled = stages.flatMap(({ parallel, serial, transfers }) => [
-    ...parallel,
-    ...serial,
-    ...transfers,
-  ]);
-  expect([...scheduled].sort((a, b) => a - b)).toEqual([...steps.keys()]);
-  const machine = new Machine(steps);
-  for (const i of steps.keys()) machine.run(i);
-  const expected = { saw: machine.saw, final: machine.final };
-  for (const order of ['simultaneous', 'forward', 'backward'] as const) {
-    expect(replay(steps, stages, order)).toEqual(expected);
-  }
-}
 
 const CONFIGS: [string, ModelConfig][] = [
   ...Object.entries(PRESETS),

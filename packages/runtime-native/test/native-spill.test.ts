@@ -1,16 +1,19 @@
 /** Keys and values beyond their memory: `cacheMemory` and `spillDirectory` of the native engine. */
-import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
+import { access, constants, mkdtemp, readdir, rm, statfs, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { buildPlan, type ModelConfig, memorySource, modelTensors, openModel } from '@cflow/format';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { makeConfig, makeTensors } from '../../format/test/support.js';
+import { buildPlan, type ModelConfig } from '@cflow/format';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { makeConfig } from '../../format/test/support.js';
+import { main } from '../src/cli.js';
 import type { EngineOptions } from '../src/engine.js';
 import { Model } from '../src/model.js';
 import { addonProblem } from '../src/native/addon.js';
+import { spillDirectory } from '../src/native/options.js';
 import { configureTiers } from '../src/tiers/configure.js';
 import { type ModelSizes, modelSizes } from '../src/tiers/estimate.js';
-import { modelBytes } from './model-file.js';
+import { captured } from './helpers.js';
+import { layoutOnly, modelBytes, quarter, randomTensors } from './model-file.js';
 
 const LAYERS = 8;
 /** Bytes of 64 positions of all layers as f32: keys and values of two heads of 8. */
@@ -23,17 +26,11 @@ beforeAll(async () => {
   expect(addonProblem(), 'the addon is built by npm run build').toBe('');
   directory = await mkdtemp(join(tmpdir(), 'cflow-spill-'));
   path = join(directory, 'model.cflow');
-  const config = makeConfig({ layers: LAYERS, experts: 0 });
-  const values = makeTensors(config);
-  const tensors = new Map(
-    modelTensors(config).map(({ name, shape }) => {
-      const damped = values.get(name)!.map((x) => (name.includes('norm') ? 1 + x / 4 : x / 4));
-      return [name, { shape: [...shape], values: damped }];
-    }),
-  );
-  await writeFile(path, await modelBytes(config, tensors));
+  await writeFile(path, await damped(makeConfig({ layers: LAYERS, experts: 0 })));
 });
 afterAll(() => rm(directory, { recursive: true }));
+
+const damped = (config: ModelConfig) => modelBytes(config, randomTensors(config, quarter));
 
 /** Passes 440 ids at once and the rest one by one; the logits of each call, and the figures. */
 async function run(options: EngineOptions) {
@@ -87,6 +84,46 @@ describe('key/value caches beyond their memory', () => {
     });
   });
 
+  it('say that a directory is a tmpfs, which is memory', async () => {
+    const TMPFS = 0x01021994;
+    for (const spillDirectory of [directory, '/dev/shm']) {
+      const kind = await statfs(spillDirectory).catch(() => undefined);
+      if (!kind) continue;
+      const { native } = (await run({ cacheMemory: 7.5 * PAGES, spillDirectory })).stats;
+      const said = native!.tiers.cacheReason.startsWith(`${spillDirectory} is a tmpfs`);
+      expect(said, `${spillDirectory}: ${native!.tiers.cacheReason}`).toBe(kind.type === TMPFS);
+    }
+  });
+
+  it('go to TMPDIR, else to /var/tmp where it can be written', async () => {
+    vi.stubEnv('TMPDIR', '/my/own');
+    expect(spillDirectory()).toBe('/my/own');
+    vi.stubEnv('TMPDIR', '');
+    const writable = await access('/var/tmp', constants.W_OK).then(
+      () => true,
+      () => false,
+    );
+    expect(spillDirectory()).toBe(writable ? '/var/tmp' : tmpdir());
+    vi.unstubAllEnvs();
+  });
+
+  it('are explained, though weights are resident', async () => {
+    const explained = async (...more: string[]) => {
+      const asked = ['--ids', ids.join(), '--max-tokens', '2', '--weights', 'resident', '--explain', ...more];
+      const { code, err } = await captured(main, [path, ...asked]);
+      expect({ code, err: code ? err : '' }).toEqual({ code: 0, err: '' });
+      return err;
+    };
+    expect(await explained()).toBe('weights     resident (as asked)\n');
+    const memory = ['--cache', 'f32', '--cache-memory', `${7.5 * PAGES}`, '--spill-directory', directory];
+    const lines = (await explained(...memory)).trimEnd().split('\n');
+    expect(lines).toEqual([
+      'weights     resident (as asked)',
+      expect.stringMatching(/^caches {6}[\d.]+ MB of keys and values to disk, [\d.]+ MB back( \(.*\))?$/),
+      expect.stringMatching(/^stalled {5}[\d.]+ s over \d+ threads for them$/),
+    ]);
+  });
+
   it.each([0, -1, 1.5, '1'])('refuses a memory of %j', async (cacheMemory) => {
     await expect(run({ cacheMemory: cacheMemory as number })).rejects.toMatchObject({ code: 'USAGE' });
   });
@@ -94,23 +131,49 @@ describe('key/value caches beyond their memory', () => {
 
 describe('the memory of keys and values', () => {
   const planOf = (config: ModelConfig) => buildPlan(config, { transfers: 'none' });
+  const sizesOf = (config: ModelConfig, context: number, maxBatch: number, valueBytes = 2) =>
+    modelSizes(planOf(config), layoutOnly(config, 'f16'), { context, maxBatch, valueBytes });
+  /** Keys and values of two heads of 8, of two bytes each. */
+  const POSITION = 2 * 2 * 16;
 
-  it('is estimated: with all, and with all on disk that can be', async () => {
-    const config = makeConfig({ layers: 8, experts: 0, slidingEvery: 4 });
-    const values = makeTensors(config);
-    const tensors = new Map(
-      modelTensors(config).map(({ name, shape }) => [name, { shape: [...shape], values: values.get(name)! }]),
-    );
-    const source = memorySource(await modelBytes(config, tensors));
-    const sizes = modelSizes(planOf(config), await openModel(source), 640, 2);
-    // Six windows of 16 positions, two caches of 640: as many as staging areas, so nothing is gained.
-    const position = 2 * 2 * 16;
-    expect(sizes.cacheBytes).toBe((6 * 16 + 2 * 640) * position);
+  it('is estimated: with all, and with all on disk that can be', () => {
+    // Six windows of 16, one token and what lies beside both in their first and last page; two caches of 640 positions:
+    // as many as staging areas, so nothing is gained.
+    const sizes = sizesOf(makeConfig({ layers: 8, experts: 0, slidingEvery: 4 }), 640, 1);
+    expect(sizes.cacheBytes).toBe((6 * (16 + 1 + 126) + 2 * 640) * POSITION);
     expect(sizes.leastCacheBytes).toBe(sizes.cacheBytes);
-    const even = modelSizes(planOf(makeConfig({ layers: 8, experts: 0 })), await openModel(source), 640, 2);
-    // Two pages of each of eight caches; eight pages in each of two areas.
-    expect(even.cacheBytes).toBe(8 * 640 * position);
-    expect(even.leastCacheBytes).toBe((8 * 2 + 2 * 8) * 64 * position);
+    expect(sizes.batchCacheBytes).toBe(6 * POSITION);
+    // Two pages of each of eight caches; eight pages in each of two areas. Positions count by pages of 64.
+    const even = sizesOf(makeConfig({ layers: 8, experts: 0 }), 590, 1);
+    expect(even.cacheBytes).toBe(8 * 640 * POSITION);
+    expect(even.leastCacheBytes).toBe((8 * 2 + 2 * 8) * 64 * POSITION);
+    expect(even.batchCacheBytes).toBe(0);
+  });
+
+  it('is what the engine takes, to a page of each window', async () => {
+    const config = makeConfig({ layers: 8, experts: 0, slidingEvery: 4 });
+    const file = join(directory, 'windows.cflow');
+    await writeFile(file, await damped(config));
+    for (const [context, maxBatch] of [
+      [640, 1],
+      [590, 49],
+      [640, 50],
+      [640, 51],
+      [520, 300],
+      [500, 512],
+      [90, 512],
+    ] as const) {
+      const options = { engine: 'native', weights: 'mapped', cache: 'f32', maxBatch } as const;
+      await using model = await Model.open(file, options);
+      const session = model.createSession();
+      await session.prefill(Array.from({ length: context }, (_, i) => i % 50));
+      const { cacheBytes, batchCacheBytes } = sizesOf(config, context, maxBatch, 4);
+      const estimate = cacheBytes + maxBatch * batchCacheBytes;
+      const { cacheBytes: taken } = session.stats();
+      const name = `${context} positions, ${maxBatch} at once: ${taken} of ${estimate}`;
+      expect(taken, name).toBeLessThanOrEqual(estimate);
+      expect(estimate - taken, name).toBeLessThanOrEqual(6 * 64 * 2 * POSITION);
+    }
   });
 
   const SIZES: ModelSizes = {
@@ -118,9 +181,9 @@ describe('the memory of keys and values', () => {
     plainBytes: 0,
     streams: ['a', 'b', 'c', 'd'].map((name) => ({ name, bytes: 200e6, vocabulary: false })),
     experts: undefined,
-    lookedUp: 0,
     cacheBytes: 900e6,
     leastCacheBytes: 200e6,
+    batchCacheBytes: 0,
     tokenBytes: 1000,
   };
   const configured = (budget: number, sizes = SIZES) =>

@@ -2,12 +2,8 @@
 import {
   buildPlan,
   type ModelConfig,
-  type ModelFile,
   memorySource,
   PRESETS,
-  planLayout,
-  type Region,
-  type Stream,
   TRANSFER_MODES,
   type TransferMode,
 } from '@cflow/format';
@@ -18,30 +14,15 @@ import { lowerPlan } from '../src/native/lower.js';
 import type { NativeProgram, NativeStep } from '../src/native/program.js';
 import { modelSizes } from '../src/tiers/estimate.js';
 import { goldenJson, type Trace } from './helpers.js';
-import { goldenFile } from './model-file.js';
-
-/** A file that has a layout but no bytes: all that lowering looks at. */
-function layoutOnly(config: ModelConfig): ModelFile {
-  const layout = planLayout(config, 'q4_0', 'cflow', 0);
-  const regions = layout.regions.filter(
-    (region): region is Region & { stream: Stream } => region.stream !== undefined,
-  );
-  const streams = new Map(regions.map((region) => [region.name, region]));
-  return {
-    container: 'cflow',
-    dtype: 'q4_0',
-    config,
-    layout,
-    streams,
-    metadata: {} as ModelFile['metadata'],
-  };
-}
+import { goldenFile, layoutOnly } from './model-file.js';
 
 /** Lowered with all streams and all experts fetched. */
 function fetched(config: ModelConfig, transfers: TransferMode, delayAware = true) {
   const file = layoutOnly(config);
   const plan = buildPlan(config, { transfers });
-  const streams = new Set(modelSizes(plan, file, 16, 2).streams.map(({ name }) => name));
+  const streams = new Set(
+    modelSizes(plan, file, { context: 16, maxBatch: 1, valueBytes: 2 }).streams.map(({ name }) => name),
+  );
   const experts = config.layers.some((layer) => layer.experts);
   const placement = { streams, experts };
   return lowerPlan(plan, file, { arithmetic: 'q8', delayAware, placement });

@@ -24,8 +24,8 @@ const DENSE: ModelSizes = {
     { name: 'head', bytes: LAYER / 2, vocabulary: true },
   ],
   experts: undefined,
-  lookedUp: 0,
   cacheBytes: 2 * MB,
+  batchCacheBytes: 0,
   tokenBytes: 10_000,
 };
 const EXPERTS: ExpertSizes = {
@@ -178,6 +178,7 @@ describe('configureTiers', () => {
       experts: fc.option(experts, { nil: undefined }),
       plainBytes: bytes,
       cacheBytes: bytes,
+      batchCacheBytes: fc.integer({ min: 0, max: 1e5 }),
       tokenBytes: fc.integer({ min: 100, max: 1e6 }),
     });
     const wishes = fc.record({
@@ -205,7 +206,7 @@ describe('configureTiers', () => {
         const { streams: all, experts: some, plainBytes } = made;
         const weights = plainBytes + sum(all.map((stream) => stream.bytes));
         const fileBytes = weights + (some ? some.count * some.bytes : 0);
-        const sizes: ModelSizes = { ...made, lookedUp: 0, fileBytes };
+        const sizes: ModelSizes = { ...made, fileBytes };
         try {
           fits(sizes, wish);
         } catch (error) {
@@ -220,6 +221,15 @@ describe('configureTiers', () => {
       }),
       { numRuns: 300 },
     );
+  });
+
+  it('counts what a batch takes in caches with a window', () => {
+    // 81.99 MB of process and caches and 41.96 of weights leave 0.85 of 124.8: 42 tokens of 20,000 bytes.
+    const sizes = { ...DENSE, cacheBytes: 2 * MB - 10_000, batchCacheBytes: 10_000 };
+    const plan = configure(sizes, 130);
+    expect(plan.maxBatch).toBe(42);
+    expect(plan.memory).toMatchObject({ caches: 2 * MB - 10_000 + 42 * 10_000, vectors: 42 * 10_000 });
+    expect(configure(sizes, 1000).memory.caches).toBe(2 * MB - 10_000 + 512 * 10_000);
   });
 
   it('spreads what is fetched over the layers, those of the vocabulary last', () => {

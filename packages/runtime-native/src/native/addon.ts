@@ -105,7 +105,7 @@ export interface NativeTierStats {
   /** Spent waiting for either, summed over threads; and with either under way. */
   readonly cacheStallSeconds: number;
   readonly cacheBusySeconds: number;
-  /** Why these are not O_DIRECT, or not io_uring; empty if both. */
+  /** Why these are not O_DIRECT, not io_uring, or not on a disk at all; empty if all is well. */
   readonly cacheReason: string;
   readonly direct: boolean;
   readonly uring: boolean;

@@ -1,4 +1,5 @@
 /** What the native engine is opened with: defaults and checks. */
+import { accessSync, constants } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { DTYPES, type Dtype, TRANSFER_MODES } from '@cflow/format';
 import { type Check, type Checks, checkOptions, choice, flag, real, text, whole } from '../checks.js';
@@ -77,7 +78,7 @@ export async function resolveOptions(dtype: Dtype, options: EngineOptions): Prom
     arithmetic,
     cache: options.cache ?? (arithmetic === 'q8' ? 'f16' : 'f32'),
     cacheMemory: options.cacheMemory ?? 0,
-    spillDirectory: options.spillDirectory ?? tmpdir(),
+    spillDirectory: options.spillDirectory ?? spillDirectory(),
     threads: Math.min(threads, MAX_THREADS),
     maxBatch: options.maxBatch ?? MAX_BATCH,
     isa: options.isa ?? process.env.CFLOW_ISA ?? '',
@@ -89,3 +90,17 @@ export async function resolveOptions(dtype: Dtype, options: EngineOptions): Prom
 }
 
 const asAsked = (threads: number) => ({ threads, reason: 'as asked' });
+
+/** For large files that outlive no process; /tmp is often a tmpfs, which is memory. */
+const ON_DISK = '/var/tmp';
+
+/** TMPDIR where it is set, else the system's directory for large files, else that for any. */
+export function spillDirectory(): string {
+  if (process.env.TMPDIR) return process.env.TMPDIR;
+  try {
+    accessSync(ON_DISK, constants.W_OK | constants.X_OK);
+    return ON_DISK;
+  } catch {
+    return tmpdir();
+  }
+}

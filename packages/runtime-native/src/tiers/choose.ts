@@ -36,9 +36,9 @@ export interface ChosenTiers {
   readonly direct?: NativeDirectOptions;
 }
 
-/** One MiB in flight four times keeps a disk busy; see docs/benchmarks.md for the sweep. */
+/** One MiB in flight four times keeps a disk busy; `cflow-bench overlap --blocks` sweeps both. */
 export const IO_DEFAULTS: IoChoice = { block: 2 ** 20, depth: 4, backend: 'auto', mode: 'auto' };
-/** Best on recorded routings; see docs/benchmarks.md. */
+/** Tokens; `cflow-bench cache` compares it with others, and with LRU, on recorded routings. */
 export const HALF_LIFE = 64;
 /** Positions that a budget keeps room for unless told. */
 const CONTEXT = 2048;
@@ -63,7 +63,8 @@ export async function chooseTiers(
   const plan = buildPlan(file.config, { transfers: 'none' });
   const context = options.context ?? Math.min(CONTEXT, file.config.contextLength);
   const { maxBatch } = resolved;
-  const sizes = withinMemory(modelSizes(plan, file, context, resolved.cache === 'f16' ? 2 : 4), resolved);
+  const valueBytes = resolved.cache === 'f16' ? 2 : 4;
+  const sizes = withinMemory(modelSizes(plan, file, { context, maxBatch, valueBytes }), resolved);
   const every: Placement = { streams: new Set(sizes.streams.map(({ name }) => name)), experts: false };
   const { liveStreams } = lowerPlan(plan, file, { ...resolved, placement: every });
   const used = Math.max(LEAST_PROCESS, process.memoryUsage.rss());
@@ -100,7 +101,7 @@ export async function chooseTiers(
 /** Keys and values that were given a memory take no more. */
 function withinMemory(sizes: ModelSizes, { cacheMemory }: ResolvedOptions): ModelSizes {
   const cacheBytes = Math.min(sizes.cacheBytes, cacheMemory || Number.POSITIVE_INFINITY);
-  return cacheMemory ? { ...sizes, cacheBytes, leastCacheBytes: cacheBytes } : sizes;
+  return cacheMemory ? { ...sizes, cacheBytes, leastCacheBytes: cacheBytes, batchCacheBytes: 0 } : sizes;
 }
 
 function inMemory(

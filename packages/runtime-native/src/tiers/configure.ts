@@ -57,7 +57,7 @@ export interface MemoryUse {
   readonly vectors: number;
 }
 
-/** Of the budget, what the vectors of a batch may take: tokens of a prefill share what is fetched. */
+/** Of the budget, what a batch may take: tokens of a prefill share what is fetched. */
 const VECTORS = 0.02;
 /** Of the budget, what huge pages, allocators and the page cache of looked-up rows need besides. */
 const SPARE = 0.04;
@@ -101,7 +101,7 @@ function wholeModel(sizes: ModelSizes, wishes: TierWishes): TierPlan {
     process: used,
     weights: sizes.fileBytes,
     slots: 0,
-    caches: sizes.cacheBytes,
+    caches: sizes.cacheBytes + maxBatch * sizes.batchCacheBytes,
     vectors: maxBatch * sizes.tokenBytes,
   };
   return {
@@ -200,7 +200,8 @@ class Layout {
     const slots = expertSlots * this.#slotBytes + ring;
     const weights = bytes - ring;
     const maxBatch = this.#batch(usable(this.#wishes.budget) - this.#fixed(0) - weights - slots, expertSlots);
-    const { experts, cacheBytes: caches, tokenBytes } = this.#sizes;
+    const { experts, cacheBytes, batchCacheBytes, tokenBytes } = this.#sizes;
+    const caches = cacheBytes + maxBatch * batchCacheBytes;
     const undelayed = experts && experts.layersInFlight === 1;
     return {
       weights: 'direct',
@@ -230,10 +231,10 @@ class Layout {
     return this.#wantedExperts ?? Math.max(this.#leastExperts, fitting);
   }
 
-  /** Tokens whose experts all have a slot, and whose vectors fit. */
+  /** Tokens whose experts all have a slot, and which fit themselves. */
   #batch(room: number, expertSlots: number): number {
-    const { experts, tokenBytes } = this.#sizes;
-    const byMemory = Math.max(1, Math.floor(room / tokenBytes));
+    const { experts } = this.#sizes;
+    const byMemory = Math.max(1, Math.floor(room / this.#tokenBytes));
     const most = Math.min(this.#wishes.maxBatch, byMemory);
     if (!experts || expertSlots === 0) return most;
     const { topK, layerCount, layersInFlight } = experts;
@@ -254,12 +255,17 @@ class Layout {
 
   /** What is in memory besides weights. */
   #fixed(tokens: number): number {
-    return this.#wishes.used + this.#sizes.cacheBytes + tokens * this.#sizes.tokenBytes;
+    return this.#wishes.used + this.#sizes.cacheBytes + tokens * this.#tokenBytes;
+  }
+
+  /** Of one token of a batch: its vectors, and its place in caches with a window. */
+  get #tokenBytes(): number {
+    return this.#sizes.tokenBytes + this.#sizes.batchCacheBytes;
   }
 
   /** Tokens of a batch that are worth their memory. */
   get #comfortable(): number {
-    const tokens = Math.floor((VECTORS * this.#wishes.budget) / this.#sizes.tokenBytes);
+    const tokens = Math.floor((VECTORS * this.#wishes.budget) / this.#tokenBytes);
     return Math.max(1, Math.min(this.#wishes.maxBatch, tokens));
   }
 

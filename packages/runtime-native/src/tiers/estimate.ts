@@ -32,23 +32,27 @@ export interface ModelSizes {
   readonly streams: readonly StreamSize[];
   /** Undefined for a model without. */
   readonly experts: ExpertSizes | undefined;
-  /** Bytes of an embedding of which a token reads one row. */
-  readonly lookedUp: number;
-  /** Key/value bytes of `context` positions: C. */
+  /** Key/value bytes of `context` positions, passed one by one: C. */
   readonly cacheBytes: number;
   /** What of these must be in memory while the rest is on disk; absent = all. */
   readonly leastCacheBytes?: number;
+  /** What each token of a batch adds to them: caches with a window hold it besides the window. */
+  readonly batchCacheBytes: number;
   /** Vectors of one token; its logits, which only the last of a batch has, left out. */
   readonly tokenBytes: number;
 }
 
-/** @param valueBytes of a cached key or value */
-export function modelSizes(
-  plan: ExecutionPlan,
-  file: ModelFile,
-  context: number,
-  valueBytes: number,
-): ModelSizes {
+/** What the caches of a session are for. */
+export interface CacheUse {
+  /** Positions. */
+  readonly context: number;
+  /** Tokens of one batch, at most. */
+  readonly maxBatch: number;
+  /** Of a cached key or value. */
+  readonly valueBytes: number;
+}
+
+export function modelSizes(plan: ExecutionPlan, file: ModelFile, use: CacheUse): ModelSizes {
   const { tiedEmbeddings } = file.config;
   const regions = [...file.streams.values()].filter(({ stream }) => stream.kind !== 'expert');
   const lookedUp = (kind: string) => kind === 'embedding' && !tiedEmbeddings;
@@ -67,8 +71,7 @@ export function modelSizes(
       vocabulary: ['embedding', 'lmHead', 'finalNorm'].includes(stream.kind),
     })),
     experts: expertSizes(file),
-    lookedUp: sum(regions.filter(({ stream }) => lookedUp(stream.kind)).map(({ length }) => length)),
-    ...cacheSizes(plan, context, valueBytes),
+    ...cacheSizes(plan, use),
     tokenBytes: 4 * sum(plan.buffers.filter(({ name }) => name !== plan.logits).map(({ length }) => length)),
   };
 }
@@ -80,18 +83,28 @@ const STAGED = 2;
 /** Pages of a cache that do not go: the one that is filled, and the one before it, which is being written. */
 const KEPT = 2;
 
-type CacheSizes = Pick<ModelSizes, 'cacheBytes' | 'leastCacheBytes'>;
+type CacheSizes = Pick<ModelSizes, 'cacheBytes' | 'leastCacheBytes' | 'batchCacheBytes'>;
 
-function cacheSizes({ caches }: ExecutionPlan, context: number, valueBytes: number): CacheSizes {
-  const bytes = (positions: number) => (width: number) => 2 * valueBytes * width * positions;
-  const windowed = caches.map(({ width, window }) => (window ? bytes(Math.min(window, context))(width) : 0));
+function cacheSizes({ caches }: ExecutionPlan, { context, maxBatch, valueBytes }: CacheUse): CacheSizes {
+  const bytes = (width: number, positions: number) => 2 * valueBytes * width * positions;
+  const all = PAGE * Math.ceil(context / PAGE);
+  const isRing = (window = 0) => window > 0 && ringPositions(window, maxBatch) < all;
+  const windowed = caches.flatMap(({ width, window }) =>
+    window ? [bytes(width, isRing(window) ? ringPositions(window, 1) : all)] : [],
+  );
   const widths = caches.filter(({ window }) => !window).map(({ width }) => width);
-  const whole = sum(widths.map(bytes(context)));
-  const gone = PAGE * Math.max(0, Math.ceil(context / PAGE) - KEPT);
-  const staged = STAGED * bytes(gone)(Math.max(0, ...widths));
-  const least = staged + sum(widths.map(bytes(KEPT * PAGE)));
-  return { cacheBytes: sum(windowed) + whole, leastCacheBytes: sum(windowed) + Math.min(whole, least) };
+  const whole = sum(widths.map((width) => bytes(width, all)));
+  const staged = STAGED * bytes(Math.max(0, ...widths), Math.max(0, all - KEPT * PAGE));
+  const least = staged + sum(widths.map((width) => bytes(width, KEPT * PAGE)));
+  return {
+    cacheBytes: sum(windowed) + whole,
+    leastCacheBytes: sum(windowed) + Math.min(whole, least),
+    batchCacheBytes: sum(caches.map(({ width, window }) => (isRing(window) ? bytes(width, 1) : 0))),
+  };
 }
+
+/** At most: a window and a batch may begin and end within a page (ring_pages of the engine counts whole ones). */
+const ringPositions = (window: number, batch: number) => window + batch + 2 * PAGE - 2;
 
 function expertSizes(file: ModelFile): ExpertSizes | undefined {
   const layers = bankLayers(file);

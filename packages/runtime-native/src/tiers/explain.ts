@@ -36,10 +36,13 @@ function directLines({ plan, io, bandwidths, prediction }: TierChoice): string[]
   ];
 }
 
-/** After a run: what was predicted beside what was measured. */
+/** After a run: what was predicted beside what was measured, and what keys and values did on disk. */
 export function explainRun(native: NativeStats, tokensPerSecond: number): string[] {
-  const { choice, tiers, threads } = native;
-  if (choice.weights !== 'direct') return [];
+  const fetched = native.choice.weights === 'direct';
+  return [...(fetched ? fetchLines(native, tokensPerSecond) : []), ...cacheLines(native)];
+}
+
+function fetchLines({ choice, tiers, threads }: NativeStats, tokensPerSecond: number): string[] {
   const { prediction } = choice;
   const called = tiers.hits + tiers.predicted + tiers.misses;
   const share = (count: number) => `${((100 * count) / called).toFixed(1)} %`;
@@ -56,6 +59,16 @@ export function explainRun(native: NativeStats, tokensPerSecond: number): string
     ...(tokensPerSecond > 0
       ? [`reached     ${tokensPerSecond.toFixed(1)} tokens/s, ${reached.toFixed(2)} of what was predicted`]
       : []),
+  ];
+}
+
+function cacheLines({ tiers, threads }: NativeStats): string[] {
+  const { cacheWritten, cacheRead, cacheStallSeconds, cacheReason } = tiers;
+  if (cacheWritten === 0) return [];
+  const why = cacheReason && ` (${cacheReason})`;
+  return [
+    `caches      ${size(cacheWritten)} of keys and values to disk, ${size(cacheRead)} back${why}`,
+    `stalled     ${cacheStallSeconds.toFixed(3)} s over ${threads} threads for them`,
   ];
 }
 

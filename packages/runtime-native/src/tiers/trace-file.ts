@@ -2,7 +2,7 @@
  * Recorded routings as a file: NDJSON, a header line and then a line a token, `[position, experts, experts, …]` with the
  * experts that each layer chose, in the order of the header's layers. Position 0 begins a sequence.
  */
-import { readFile, writeFile } from 'node:fs/promises';
+import { type FileHandle, open, readFile, rename, rm, stat } from 'node:fs/promises';
 import { CflowError, type ModelConfig } from '@cflow/format';
 import { errno } from '@cflow/format/node';
 import type { NativeRouting } from '../native/addon.js';
@@ -68,20 +68,67 @@ function choices({ position, topK, experts }: NativeRouting) {
   }));
 }
 
+/** A trace to be written: a file beside its own, which takes its place when it is whole. */
+export class TraceFile {
+  readonly #path: string;
+  readonly #partial: string;
+  readonly #handle: FileHandle;
+
+  private constructor(path: string, partial: string, handle: FileHandle) {
+    this.#path = path;
+    this.#partial = partial;
+    this.#handle = handle;
+  }
+
+  /** @throws CflowError WRITE_FAILED where a file of this name cannot be made */
+  static async create(path: string): Promise<TraceFile> {
+    const taken = await stat(path).catch(() => undefined);
+    if (taken && !taken.isFile()) throw unwritten(path, undefined, 'it is no regular file');
+    const partial = `${path}.${process.pid}.partial`;
+    const handle = await open(partial, 'w').catch((cause: unknown) => {
+      throw unwritten(path, cause);
+    });
+    return new TraceFile(path, partial, handle);
+  }
+
+  /**
+   * Writes what an engine recorded, in place of an earlier file.
+   * @throws CflowError WRITE_FAILED, and as `traceTokens`
+   */
+  async finish(header: TraceHeader, routings: readonly NativeRouting[]): Promise<void> {
+    const tokens = traceTokens(header, routings).map(({ position, experts }) => [position, ...experts]);
+    const text = [header, ...tokens].map((line) => `${JSON.stringify(line)}\n`).join('');
+    try {
+      await this.#handle.writeFile(text);
+      await this.#handle.close();
+      await rename(this.#partial, this.#path);
+    } catch (cause) {
+      throw unwritten(this.#path, cause);
+    }
+  }
+
+  /** Leaves nothing behind unless it was finished; can be called at any time. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#handle.close().catch(() => undefined);
+    await rm(this.#partial, { force: true });
+  }
+}
+
+function unwritten(file: string, cause: unknown, why = errno(cause)): CflowError {
+  return new CflowError('WRITE_FAILED', `cannot write: ${why}`, { file, cause });
+}
+
 /**
  * Writes a trace, in place of an earlier file.
- * @throws CflowError WRITE_FAILED
+ * @throws CflowError WRITE_FAILED, and as `traceTokens`
  */
 export async function writeTrace(
   path: string,
   header: TraceHeader,
   routings: readonly NativeRouting[],
 ): Promise<void> {
-  const tokens = traceTokens(header, routings).map(({ position, experts }) => [position, ...experts]);
-  const text = [header, ...tokens].map((line) => `${JSON.stringify(line)}\n`).join('');
-  await writeFile(path, text).catch((cause: unknown) => {
-    throw new CflowError('WRITE_FAILED', `cannot write: ${errno(cause)}`, { file: path, cause });
-  });
+  await using file = await TraceFile.create(path);
+  await file.finish(header, routings);
 }
 
 /**
