@@ -147,6 +147,7 @@ describe('on the bundled model', () => {
   });
 
   it('is recorded as the trace says', async () => {
+    await expect(readTrace(import.meta.filename)).rejects.toMatchObject({ code: 'FORMAT_INVALID' });
     const { header, tokens } = await readTrace(TRACE);
     expect(header).toMatchObject({ model: 'stories-arch2_4', expertDelay: 2 });
     expect(keysOf({ header, tokens: tokens.slice(0, 1) }).keys).toHaveLength(12);

@@ -98,8 +98,9 @@ async function generate(model: Model, args: Arguments, signal: AbortSignal): Pro
     if (!args.json) await write(model.tokenizer ? token.text : `${token.id}${token.finish ? '' : ','}`);
   }
   const stats = session.stats();
+  if (!args.json) await write('\n');
   await showFigures(args, stats, stats.tokensPerSecond);
-  if (!args.json) return write('\n');
+  if (!args.json) return;
   const text = model.tokenizer?.decode(ids) ?? '';
   const vocabulary = { model: model.config.vocabSize, tokenizer: model.tokenizer?.vocabSize };
   const engine = { name: model.engineName, fallback: model.fallback };

@@ -244,6 +244,24 @@ describe('what is refused', () => {
     await expect(open(path, { direct: 7 as unknown as Slots })).rejects.toMatchObject({ code: 'USAGE' });
   });
 
+  it.each(['mapped', 'resident'] as const)('a memory for weights that are %s', async (weights) => {
+    await expect(open(await golden('arch2_4'), { weights, memory: MEMORY })).rejects.toMatchObject({
+      code: 'USAGE',
+      details: { field: 'memory', value: MEMORY },
+    });
+  });
+
+  it('more slots than the memory holds: fewer are the remedy', async () => {
+    const path = await golden('arch2_4');
+    await expect(open(path, { memory: 1000, direct: { expertSlots: 40 } })).rejects.toMatchObject({
+      code: 'MEMORY',
+      details: { remedy: expect.stringContaining('fewer slots') },
+    });
+    await expect(open(path, { memory: 1000 })).rejects.toMatchObject({
+      details: { remedy: expect.not.stringContaining('slots') },
+    });
+  });
+
   it('experts of a model without', async () => {
     await expect(open(await golden('arch3'), direct({ expertSlots: 9 }))).rejects.toMatchObject({
       code: 'USAGE',

@@ -58,7 +58,10 @@ export async function chooseTiers(
   options: EngineOptions,
 ): Promise<ChosenTiers> {
   const { weights = 'auto' } = options;
-  if (weights === 'mapped' || weights === 'resident') return inMemory(weights, 'as asked', resolved);
+  if (weights === 'mapped' || weights === 'resident') {
+    if (options.memory !== undefined) throw unbounded(weights, options.memory);
+    return inMemory(weights, 'as asked', resolved);
+  }
   const { budget, budgetReason } = memoryBudget(addon, options.memory);
   const plan = buildPlan(file.config, { transfers: 'none' });
   const context = options.context ?? Math.min(CONTEXT, file.config.contextLength);
@@ -96,6 +99,14 @@ export async function chooseTiers(
       readAhead: tiers.transfers !== 'stall',
     },
   };
+}
+
+function unbounded(weights: string, memory: number): CflowError {
+  return new CflowError('USAGE', `does not bound weights that are ${weights}`, {
+    field: 'memory',
+    value: memory,
+    remedy: `leave out ${weights}: what fits the memory is read into it, and the rest is fetched`,
+  });
 }
 
 /** Keys and values that were given a memory take no more. */

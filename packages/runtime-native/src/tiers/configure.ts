@@ -79,7 +79,7 @@ export function configureTiers(sizes: ModelSizes, wishes: TierWishes): TierPlan 
   const chosen = all.find(({ bytes }) => layout.least(bytes) <= usable(wishes.budget));
   if (chosen) return layout.plan(chosen);
   const least = layout.least(Math.min(...all.map(({ bytes }) => bytes)));
-  return spilling(sizes, wishes, least) ?? tooSmall(wishes.budget, least, layout);
+  return spilling(sizes, wishes, least) ?? tooSmall(wishes.budget, least, layout, forced);
 }
 
 /** The plan with what the `least` weights leave for keys and values; undefined if that is too little. */
@@ -117,14 +117,14 @@ function wholeModel(sizes: ModelSizes, wishes: TierWishes): TierPlan {
   };
 }
 
-function tooSmall(budget: number, least: number, { fetchable, spillable }: Layout): never {
+function tooSmall(budget: number, least: number, { fetchable, spillable }: Layout, asked: boolean): never {
   // Above, not at: products round.
   const rounded = (Math.floor((least - spillable) / (1 - SPARE) / MB) + 1) * MB;
   throw new CflowError('MEMORY', `the model needs ${size(rounded)} at least, of which ${fetchable}`, {
     field: 'memory',
     value: budget,
     limit: rounded,
-    remedy: `allow ${rounded} bytes or more, or use a shorter context or a smaller model`,
+    remedy: `allow ${rounded} bytes or more, or use ${asked ? 'fewer slots, ' : ''}a shorter context or a smaller model`,
   });
 }
 

@@ -2,7 +2,7 @@
  * Recorded routings as a file: NDJSON, a header line and then a line a token, `[position, experts, experts, …]` with the
  * experts that each layer chose, in the order of the header's layers. Position 0 begins a sequence.
  */
-import { type FileHandle, open, readFile, rename, rm, stat } from 'node:fs/promises';
+import { type FileHandle, open, rename, rm, stat } from 'node:fs/promises';
 import { CflowError, type ModelConfig } from '@cflow/format';
 import { errno } from '@cflow/format/node';
 import type { NativeRouting } from '../native/addon.js';
@@ -131,12 +131,22 @@ export async function writeTrace(
   await file.finish(header, routings);
 }
 
+/** A model given in place of its trace is gigabytes: what does not begin as a trace is not read. */
+async function readWhole(path: string): Promise<string> {
+  const begin = Buffer.alloc(2);
+  await using file = await open(path);
+  await file.read(begin, 0, begin.length, 0);
+  if (begin.toString('latin1') !== '{"') throw invalid(path, 1, `no header of ${TRACE_FORMAT}`);
+  return file.readFile('utf8');
+}
+
 /**
  * Reads a trace.
  * @throws CflowError NOT_READABLE, FORMAT_INVALID with the line that is wrong
  */
 export async function readTrace(path: string): Promise<Trace> {
-  const text = await readFile(path, 'utf8').catch((cause: unknown) => {
+  const text = await readWhole(path).catch((cause: unknown) => {
+    if (cause instanceof CflowError) throw cause;
     throw new CflowError('NOT_READABLE', `cannot open: ${errno(cause)}`, { file: path, cause });
   });
   const [first = '', ...rest] = text.trimEnd().split('\n');
