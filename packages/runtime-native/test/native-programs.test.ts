@@ -14,6 +14,7 @@ const run = (command: string, ...args: string[]): string =>
 
 describe('native programs', () => {
   it.each([
+    ['memory-test', 8],
     ['engine-test', 300],
     ['tier-test', 10_000],
     ['spill-test', 5000],

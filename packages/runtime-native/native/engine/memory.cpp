@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "error.h"
@@ -43,26 +44,72 @@ uint64_t number_in(const char* path, const char* key, uint64_t unit) {
   return value;
 }
 
-uint64_t left_in_cgroup(const char* limit_file, const char* usage_file, const char* stat_file) {
-  const uint64_t limit = number_in(limit_file, "", 1);
-  const uint64_t usage = number_in(usage_file, "", 1);
+/// A version of cgroups: where it is mounted, what its lines in /proc/self/cgroup hold, and what its files are called.
+struct CgroupVersion {
+  const char* root;
+  const char* controller;
+  const char* limit;
+  const char* usage;
+};
+constexpr CgroupVersion kVersions[] = {{"/sys/fs/cgroup", "", "memory.max", "memory.current"},
+                                       {"/sys/fs/cgroup/memory", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"}};
+
+uint64_t left_in_group(const std::string& folder, const CgroupVersion& version) {
+  const auto number = [&](const char* file, const char* key) { return number_in((folder + "/" + file).c_str(), key, 1); };
+  const uint64_t limit = number(version.limit, "");
+  const uint64_t usage = number(version.usage, "");
   if (limit == kUnlimited || usage == kUnlimited) return kUnlimited;
   // The page cache counts as used, but gives way.
-  const uint64_t cache = number_in(stat_file, "inactive_file ", 1);
+  const uint64_t cache = number("memory.stat", "inactive_file ");
   const uint64_t used = usage - std::min(usage, cache == kUnlimited ? 0 : cache);
   return limit - std::min(limit, used);
 }
 
+/// Whether a name stands in a list with commas; the empty name is the empty list's.
+bool lists(std::string_view names, std::string_view name) {
+  while (true) {
+    const size_t comma = names.find(',');
+    if (names.substr(0, comma) == name) return true;
+    if (comma == std::string_view::npos) return false;
+    names.remove_prefix(comma + 1);
+  }
+}
+
+/// The group of this process, from the root of its hierarchy: "" for the root itself, or where nothing says.
+std::string own_group(const std::string& root, const char* controller) {
+  std::FILE* file = std::fopen((root + "/proc/self/cgroup").c_str(), "re");
+  if (!file) return "";
+  std::string group;
+  char line[4096];
+  while (std::fgets(line, sizeof line, file)) {
+    // hierarchy:controllers:path
+    const char* controllers = std::strchr(line, ':');
+    const char* path = controllers ? std::strchr(controllers + 1, ':') : nullptr;
+    if (!path) continue;
+    if (!lists({controllers + 1, path}, controller)) continue;
+    group.assign(path + 1, std::strcspn(path + 1, "\n"));
+  }
+  std::fclose(file);
+  return group == "/" ? "" : group;
+}
+
+/// The least that any group above this process leaves. In a container the path may not be visible: then the root is it.
+uint64_t left_in_cgroups(const std::string& root, const CgroupVersion& version) {
+  std::string group = own_group(root, version.controller);
+  uint64_t least = kUnlimited;
+  while (true) {
+    least = std::min(least, left_in_group(root + version.root + group, version));
+    if (group.empty()) return least;
+    group.resize(group.rfind('/') == std::string::npos ? 0 : group.rfind('/'));
+  }
+}
+
 }  // namespace
 
-uint64_t available_memory() {
-  const uint64_t system = number_in("/proc/meminfo", "MemAvailable:", 1024);
-  const uint64_t v2 = left_in_cgroup("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current",
-                                     "/sys/fs/cgroup/memory.stat");
-  const uint64_t v1 = left_in_cgroup("/sys/fs/cgroup/memory/memory.limit_in_bytes",
-                                     "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-                                     "/sys/fs/cgroup/memory/memory.stat");
-  return std::min({system, v1, v2});
+uint64_t available_memory(const std::string& root) {
+  uint64_t least = number_in((root + "/proc/meminfo").c_str(), "MemAvailable:", 1024);
+  for (const CgroupVersion& version : kVersions) least = std::min(least, left_in_cgroups(root, version));
+  return least;
 }
 
 void require_memory(uint64_t bytes, const char* what) {

@@ -3,12 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace cflow {
 
 /// Bytes that can still be allocated: the least of the system's estimate and what the cgroup limits leave.
-/// UINT64_MAX where nothing says.
-uint64_t available_memory();
+/// UINT64_MAX where nothing says. `root` stands in front of /proc and /sys, for tests.
+uint64_t available_memory(const std::string& root = "");
 
 /// @throws Error MEMORY, with both numbers, if `bytes` are more than `available_memory`.
 void require_memory(uint64_t bytes, const char* what);

@@ -7,6 +7,7 @@ import { CflowError, type ModelConfig } from '@cflow/format';
 import { errno } from '@cflow/format/node';
 import type { NativeRouting } from '../native/addon.js';
 
+/** What the first line of a trace says it is. */
 export const TRACE_FORMAT = 'cflow-trace/1';
 
 /** A layer with experts. */
@@ -16,6 +17,7 @@ export interface TraceLayer {
   readonly topK: number;
 }
 
+/** The first line of a trace: whose routings it holds. */
 export interface TraceHeader {
   readonly format: typeof TRACE_FORMAT;
   readonly model: string;
@@ -24,17 +26,20 @@ export interface TraceHeader {
   readonly layers: readonly TraceLayer[];
 }
 
+/** What the layers chose for one token. */
 export interface TraceToken {
   readonly position: number;
   /** Of each layer of the header. */
   readonly experts: readonly (readonly number[])[];
 }
 
+/** A trace that was read. */
 export interface Trace {
   readonly header: TraceHeader;
   readonly tokens: readonly TraceToken[];
 }
 
+/** The header of a model's trace. */
 export function traceHeader({ name, expertDelay, layers }: ModelConfig): TraceHeader {
   const routed = layers.flatMap(({ experts }, layer) =>
     experts ? [{ layer, experts: experts.count, topK: experts.topK }] : [],
