@@ -1,27 +1,29 @@
 import { exitCodeHelp } from '@cflow/format';
 import { runCommand, usageError, writeOutput } from '@cflow/format/node';
-import yargs, { type CommandModule } from 'yargs';
+import yargs from 'yargs';
 import { pathOptions, runCriticalPath, runStructure, structureOptions } from './analysis/cli-analysis.js';
+import { command as cache } from './cache/command.js';
 import { command as capped } from './capped/command.js';
 import { convertOptions, runConvert } from './convert/cli-convert.js';
 import { decodeOptions, runDecode } from './decode/cli-decode.js';
 import { prefillOptions, runPrefill } from './decode/cli-prefill.js';
+import { command as l1d } from './l1d/command.js';
+import { command as overlap } from './overlap/command.js';
 import { peersOptions, runPeers } from './peers/cli-peers.js';
 import { qualityOptions, runQuality } from './quality/cli-quality.js';
 import { compareOptions, runCompare } from './report/cli-compare.js';
 import { reportOptions, runReport } from './report/cli-report.js';
+import { command as residual } from './residual/command.js';
 import { runScorecard, scorecardOptions } from './scorecard/cli-scorecard.js';
-import { OPTIONAL_COMMANDS, optionalCommand } from './scorecard/optional.js';
+import { command as storage } from './storage/command.js';
 import { runSynth, synthOptions } from './synth/cli-synth.js';
 
 /** Runs the command; returns its exit code. */
 export function main(argv: string[]): Promise<number> {
   return runCommand('cflow-bench', async () => {
-    const optional = await Promise.all(OPTIONAL_COMMANDS.map(optionalCommand));
-    const commands = optional.flatMap((found) => (found ? [found.command] : []));
     let help = '';
     const outcome = { exit: 0 };
-    await parser(argv, outcome, commands).parseAsync(argv, {}, (_error, _argv, output) => {
+    await parser(argv, outcome).parseAsync(argv, {}, (_error, _argv, output) => {
       help = output;
     });
     if (help) await writeOutput(`${help}\n`);
@@ -30,7 +32,7 @@ export function main(argv: string[]): Promise<number> {
 }
 
 /** @param outcome gets the exit code of a command that ended well and yet has something to say by it */
-function parser(argv: string[], outcome: { exit: number }, commands: readonly CommandModule[]) {
+function parser(argv: string[], outcome: { exit: number }) {
   return yargs(argv)
     .scriptName('cflow-bench')
     .command('synth <target>', 'write a synthetic model of Gaussian weights', synthOptions, runSynth)
@@ -56,7 +58,11 @@ function parser(argv: string[], outcome: { exit: number }, commands: readonly Co
       outcome.exit = await runCompare(args);
     })
     .command('report <files..>', 'results as a page with charts', reportOptions, runReport)
-    .command([...commands])
+    .command(l1d)
+    .command(storage)
+    .command(overlap)
+    .command(cache)
+    .command(residual)
     .command(capped)
     .option('save', { type: 'string', describe: 'write the result, for compare and report' })
     .option('json', { type: 'boolean', default: false, describe: 'the result as one JSON document' })

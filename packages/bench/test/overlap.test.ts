@@ -4,12 +4,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { ModelConfig } from '@cflow/format';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { MemoryGroup } from '../src/harness/memory-group.js';
 import { resultSchema } from '../src/harness/result.js';
 import { type BlockRow, blocksMeasured, chooseBlocks, sweepBlocks } from '../src/overlap/blocks.js';
 import { armOf, cellsOf, memoryBudget, openOptions, shareBudget, slotsOf } from '../src/overlap/cells.js';
 import { measureQuick } from '../src/overlap/command.js';
 import { ladder, ladderMeasured } from '../src/overlap/ladder.js';
-import { MemoryGroup } from '../src/overlap/memory-group.js';
 import { benchOverlap } from '../src/overlap/overlap-bench.js';
 import { balanced, type CellTimes, checkModel } from '../src/overlap/overlap-model.js';
 import { randomIds } from '../src/overlap/run-overlap.js';
@@ -154,7 +154,9 @@ describe('a small model', () => {
     expect(report.rows[1]!.runs[0]!.run!.how).toMatchObject({ direct: false, uring: false });
     const scored = score({ ladder: { measured: { metrics } } });
     const { ours } = scored.find(({ row }) => row.needs[0] === 'ladder')!;
-    expect(ours).toMatch(/^overlap .* ×, transfer suite .* ×, prediction and cache .* ×$/);
+    expect(ours).toMatch(
+      /^each over the one before: overlap .* ×, transfer suite .* ×, prediction and cache .* ×$/,
+    );
     expect(resultSchema.shape.tables.parse(tables)![0]!.rows.map(([name]) => name)).toEqual([
       'no overlap',
       '+ overlap',

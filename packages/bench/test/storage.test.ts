@@ -20,7 +20,7 @@ import { modelOf } from '../src/synth/geometry.js';
 import { synthesizeModel } from '../src/synth/synth-model.js';
 
 const addon = loadAddon()!;
-const READ: RegionsOptions = { block: 65_536, depth: 3, mode: 'auto', prefetch: false };
+const READ: RegionsOptions = { block: 65_536, depth: 3, backend: 'auto', mode: 'auto', prefetch: false };
 let directory: string;
 let path: string;
 let bytes: Buffer;

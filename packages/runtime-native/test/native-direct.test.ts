@@ -3,11 +3,12 @@ import { mkdtemp, rm, truncate, utimes, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { TRANSFER_MODES } from '@cflow/format';
-import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { type ModelShape, makeConfig } from '../../format/test/support.js';
 import { Model, type OpenModelOptions } from '../src/model.js';
 import { goldenJson, type Trace } from './helpers.js';
 import { type FileOptions, goldenFile, modelBytes, quarter, randomTensors } from './model-file.js';
+import { modelOpener } from './opened.js';
 
 const ARCHITECTURES = ['arch1', 'arch2_4', 'arch2_4_sync', 'arch3', 'arch4', 'arch5', 'parallel_sqrt2'];
 const TRAINED = ['arch1', 'arch2_4', 'arch2_4_sync', 'arch3', 'arch4', 'arch5'].map(
@@ -27,15 +28,7 @@ afterAll(async () => {
   await rm(directory, { recursive: true });
 });
 
-const opened: Model[] = [];
-async function open(path: string, options: OpenModelOptions = {}): Promise<Model> {
-  const model = await Model.open(path, { engine: 'native', threads: 2, ...options });
-  opened.push(model);
-  return model;
-}
-afterEach(async () => {
-  for (const model of opened.splice(0)) await model.close();
-});
+const open = modelOpener({ engine: 'native', threads: 2 });
 
 let files = 0;
 async function write(bytes: Uint8Array): Promise<string> {

@@ -12,9 +12,9 @@ import {
   TILE_HEADER_BYTES,
   TILE_ROWS,
 } from '@cflow/format';
-import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { makeConfig, makeTensors } from '../../format/test/support.js';
-import { Model, type OpenModelOptions } from '../src/model.js';
+import type { OpenModelOptions } from '../src/model.js';
 import { type Addon, addonProblem, loadAddon } from '../src/native/addon.js';
 import {
   argmax,
@@ -27,6 +27,7 @@ import {
   type Trace,
 } from './helpers.js';
 import { type FileOptions, goldenFile, modelBytes } from './model-file.js';
+import { modelOpener } from './opened.js';
 
 const TOLERANCE = 1e-4;
 const ARCHITECTURES = ['arch1', 'arch2_4', 'arch2_4_sync', 'arch3', 'arch4', 'arch5', 'parallel_sqrt2'];
@@ -40,15 +41,7 @@ beforeAll(async () => {
 });
 afterAll(() => rm(directory, { recursive: true }));
 
-const opened: Model[] = [];
-async function open(path: string, options: OpenModelOptions = {}): Promise<Model> {
-  const model = await Model.open(path, options);
-  opened.push(model);
-  return model;
-}
-afterEach(async () => {
-  for (const model of opened.splice(0)) await model.close();
-});
+const open = modelOpener();
 
 let files = 0;
 async function write(bytes: Uint8Array): Promise<string> {

@@ -5,13 +5,14 @@ import { join } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import { buildPlan, openModel } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
-import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { Model, type OpenModelOptions } from '../src/model.js';
 import { type Addon, loadAddon, type NativeEngineOptions } from '../src/native/addon.js';
 import { lowerPlan } from '../src/native/lower.js';
 import type { NativeProgram } from '../src/native/program.js';
 import { goldenPath, loadSafetensors } from './helpers.js';
 import { countingSource, goldenFile, modelBytes } from './model-file.js';
+import { modelOpener } from './opened.js';
 import { LONG, SLOWLY, slowModel } from './slow-model.js';
 
 const addon = loadAddon() as Addon;
@@ -37,15 +38,7 @@ beforeAll(async () => {
 });
 afterAll(() => rm(directory, { recursive: true }));
 
-const opened: Model[] = [];
-async function open(path: string, options: OpenModelOptions = {}): Promise<Model> {
-  const model = await Model.open(path, { engine: 'native', threads: 2, ...options });
-  opened.push(model);
-  return model;
-}
-afterEach(async () => {
-  for (const model of opened.splice(0)) await model.close();
-});
+const open = modelOpener({ engine: 'native', threads: 2 });
 
 async function write(name: string, bytes: Uint8Array): Promise<string> {
   const path = join(directory, name);

@@ -10,7 +10,7 @@ import { CflowError, openModel } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
 import { loadPeer } from '../decode/run-llama.js';
 import { runChild } from '../harness/child.js';
-import { type GroupUse, MemoryGroup } from '../overlap/memory-group.js';
+import { type GroupUse, MemoryGroup } from '../harness/memory-group.js';
 import type { CappedJob, CappedLengths, CappedRun, EngineName } from './capped-job.js';
 import { noRepackLibrary } from './no-repack.js';
 import { dropPages, readAheadKib } from './page-cache.js';

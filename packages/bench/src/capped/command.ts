@@ -38,7 +38,7 @@ async function run(args: ArgumentsCamelCase<Options>): Promise<void> {
     memory: args.memory === undefined ? undefined : parseBytes(args.memory, '--memory'),
     runs: count('runs', args.runs, 1000),
     tokens: count('tokens', args.tokens, 100_000),
-    warmup: args.warmup === 0 ? 0 : count('warmup', args.warmup, 100_000),
+    warmup: count('warmup', args.warmup, 100_000, 0),
     threads: count('threads', args.threads ?? (await threadBudget()).threads, 1024),
     onStep: line.step,
   }).finally(line.stop);

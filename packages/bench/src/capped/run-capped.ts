@@ -1,22 +1,17 @@
 /** One measurement of either engine: pseudo-random tokens one by one, the same in both. */
-import { readFileSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { readFileSync } from 'node:fs';
 import { Model } from '@cflow/runtime-native';
 import { choices, withLlama } from '../decode/run-llama.js';
-import { runChild } from '../harness/child.js';
+import { inGroup } from '../harness/memory-group.js';
 import { argmax } from '../harness/statistics.js';
 import { randomIds } from '../overlap/run-overlap.js';
 import type { CappedJob, CappedLengths, CappedRun, EngineName } from './capped-job.js';
 
 /** @throws CflowError as the engines do, UNSUPPORTED without the peer */
 export function runCapped({ group, ...job }: CappedJob): Promise<CappedRun> {
-  return group === undefined ? ENGINES[job.engine](job) : inGroup(group, job);
-}
-
-/** What a process has when it joins is not counted: a second one is in the group from its first byte. */
-function inGroup(group: string, job: CappedJob): Promise<CappedRun> {
-  writeFileSync(join(group, 'cgroup.procs'), `${process.pid}`);
-  return runChild<CappedRun>('capped/capped-child', job);
+  return group === undefined
+    ? ENGINES[job.engine](job)
+    : inGroup<CappedRun>(group, 'capped/capped-child', job);
 }
 
 const ENGINES: Readonly<Record<EngineName, (job: CappedJob) => Promise<CappedRun>>> = {

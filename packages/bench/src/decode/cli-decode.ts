@@ -48,7 +48,7 @@ export async function runDecode(
     tokens: count('tokens', args.tokens, 100_000),
     prefill: count('prefill', args.prefill, 100_000),
     warmup: count('warmup', args.warmup, 100_000),
-    context: args.context === 0 ? 0 : count('context', args.context, 100_000),
+    context: count('context', args.context, 100_000, 0),
     checked: 0,
     runs: count('runs', args.runs, 1_000),
     variants: parseVariants(args.variants, base),

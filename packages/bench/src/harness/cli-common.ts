@@ -5,10 +5,10 @@ import type yargs from 'yargs';
 
 export type Builder = ReturnType<typeof yargs>;
 
-/** @throws CflowError USAGE unless it is a whole number from 1 to `most` */
-export function count(field: string, value: number, most: number): number {
-  if (Number.isInteger(value) && value >= 1 && value <= most) return value;
-  throw new CflowError('USAGE', `--${field} is ${value}, expected 1 to ${most}`, { field, value });
+/** @throws CflowError USAGE unless it is a whole number from `least` to `most` */
+export function count(field: string, value: number, most: number, least = 1): number {
+  if (Number.isInteger(value) && value >= least && value <= most) return value;
+  throw new CflowError('USAGE', `--${field} is ${value}, expected ${least} to ${most}`, { field, value });
 }
 
 export async function print<T>(

@@ -82,7 +82,7 @@ const lengthsOf = (args: Options) => ({
   file: args.model,
   runs: count('runs', args.runs, 1000),
   tokens: count('tokens', args.tokens, 100_000),
-  warmup: args.warmup === 0 ? 0 : count('warmup', args.warmup, 100_000),
+  warmup: count('warmup', args.warmup, 100_000, 0),
   prompt: count('prompt', args.prompt, 100_000),
 });
 

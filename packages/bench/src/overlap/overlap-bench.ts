@@ -6,8 +6,8 @@ import { CflowError, type ModelConfig, openModel } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
 import { type Addon, addonProblem, type IoChoice, loadAddon } from '@cflow/runtime-native';
 import { runChild } from '../harness/child.js';
+import { type GroupUse, MemoryGroup } from '../harness/memory-group.js';
 import { type Cell, openOptions } from './cells.js';
-import { type GroupUse, MemoryGroup } from './memory-group.js';
 import type { OverlapJob, OverlapLengths, OverlapRun } from './overlap-job.js';
 
 export interface OverlapBenchOptions extends OverlapLengths {

@@ -1,10 +1,8 @@
 /** One measurement of a model whose experts are on disk. */
 import { createHash } from 'node:crypto';
-import { writeFileSync } from 'node:fs';
-import { join } from 'node:path';
 import { CflowError } from '@cflow/format';
 import { Model, type NativeStats, randomGenerator, type Session } from '@cflow/runtime-native';
-import { runChild } from '../harness/child.js';
+import { inGroup } from '../harness/memory-group.js';
 import { peakBytes } from '../harness/peak-memory.js';
 import { argmax } from '../harness/statistics.js';
 import type { OverlapJob, OverlapRun } from './overlap-job.js';
@@ -17,13 +15,7 @@ const seconds = (from: number) => (performance.now() - from) / 1000;
  * choice: greedy decoding of random weights runs in circles, whose experts are all in memory after the first.
  */
 export async function runOverlap({ group, ...job }: OverlapJob): Promise<OverlapRun> {
-  return group === undefined ? measure(job) : inGroup(group, job);
-}
-
-/** What a process has when it joins is not counted: a second one is in the group from its first byte. */
-function inGroup(group: string, job: OverlapJob): Promise<OverlapRun> {
-  writeFileSync(join(group, 'cgroup.procs'), `${process.pid}`);
-  return runChild<OverlapRun>('overlap/overlap-child', job);
+  return group === undefined ? measure(job) : inGroup<OverlapRun>(group, 'overlap/overlap-child', job);
 }
 
 async function measure({ file, options, lengths }: OverlapJob): Promise<OverlapRun> {

@@ -198,11 +198,14 @@ const TIERS: readonly ScoreRow[] = [
     theirs: '1.97 × by the pipeline, + 0.44 by the transfer suite, + 0.25 by the kernel',
     needs: ['ladder'],
     judge(figures) {
-      const rungs = figures.all('ladder', /^ladder: \+ .*: over the first$/);
-      const ours = rungs.map(
-        ({ name, median }) => `${/: \+ ([^:]+)/.exec(name)?.[1]} ${significant(median)} ×`,
-      );
-      return above(runsOf(rungs), EVEN, ours.join(', '));
+      const rungs = figures.all('ladder', /^ladder: .*: decode$/);
+      const steps = rungs.slice(1).map(({ name, median, runs }, before) => ({
+        name: /: \+ ([^:]+)/.exec(name)?.[1],
+        gain: median / rungs[before]!.median,
+        runs: runs.map((rate, round) => rate / rungs[before]!.runs[round]!),
+      }));
+      const ours = steps.map(({ name, gain }) => `${name} ${significant(gain)} ×`).join(', ');
+      return above(extremes(steps.flatMap(({ runs }) => runs)), EVEN, `each over the one before: ${ours}`);
     },
   },
   {

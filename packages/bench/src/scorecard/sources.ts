@@ -3,14 +3,18 @@ import { asCflowError, CflowError } from '@cflow/format';
 import { loadAddon } from '@cflow/runtime-native';
 import { criticalPaths, pathMeasured } from '../analysis/critical-path.js';
 import { fileStructure } from '../analysis/structure.js';
+import { measureQuick as cache } from '../cache/command.js';
 import { benchDecode } from '../decode/decode-bench.js';
 import { decodeMeasured } from '../decode/decode-metrics.js';
 import { parseVariants } from '../decode/variants.js';
 import type { Measure, MeasureContext } from '../harness/quick.js';
 import type { BenchResult, Measured } from '../harness/result.js';
+import { measureQuick as l1d } from '../l1d/command.js';
+import { measureQuick as overlap } from '../overlap/command.js';
 import { PEER_MODELS, peersMeasured } from '../peers/cli-peers.js';
 import { benchPeers } from '../peers/peers-bench.js';
-import { optionalCommand } from './optional.js';
+import { measureQuick as residual } from '../residual/command.js';
+import { measureQuick as storage } from '../storage/command.js';
 
 export const SOURCE_NAMES = [
   'critical-path',
@@ -41,15 +45,15 @@ const SOURCES: Readonly<Record<SourceName, Measure>> = {
   structure: ({ model }) => fileStructure(model),
   kernels: (context) => variants(context, `isa=${kernelIsas().join(',')}`),
   delays: (context) => variants(context, 'delayAware=on,off'),
-  l1d: folder('l1d'),
-  storage: folder('storage'),
-  overlap: folder('overlap'),
+  l1d,
+  storage,
+  overlap,
   ladder: async () => {
     const remedy = 'cflow-bench overlap MODEL --ladder --save packages/bench/results/ladder.json';
     throw new CflowError('UNSUPPORTED', 'a model larger than the bundled one is needed', { remedy });
   },
-  cache: folder('cache'),
-  residual: folder('residual'),
+  cache,
+  residual,
   peers: async ({ quick, threads }) => {
     if (quick) throw new CflowError('UNSUPPORTED', 'gigabytes of weights are no quick run');
     const lengths = { tokens: 32, prefill: 512, warmup: 128, context: 1024, checked: 64 };
@@ -77,15 +81,6 @@ async function variants({ model, threads, quick }: MeasureContext, list: string)
     variants: parseVariants([list], { engine: 'native' }),
   });
   return decodeMeasured(report);
-}
-
-/** A command that stands in a folder of its own. */
-function folder(name: string): Measure {
-  return async (context) => {
-    const found = await optionalCommand(name);
-    if (!found) throw new CflowError('UNSUPPORTED', `cflow-bench ${name} does not exist`);
-    return found.measureQuick(context);
-  };
 }
 
 /** @returns the figures, or why there are none: one source that fails leaves the others their say */

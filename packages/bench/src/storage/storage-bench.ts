@@ -130,7 +130,9 @@ async function readAll(addon: Addon, files: readonly Opened[], options: StorageO
   for (let run = 0; run < runs; run++) {
     for (const [i, { fd, regions, container, order, mode, prefetch }] of passes.entries()) {
       options.onStep?.(`run ${run + 1} of ${runs}: ${mode}, ${order} order, .${container}`);
-      reads[i]!.push(await addon.readRegions(fd, regions, { block, depth, mode: MODES[mode], prefetch }));
+      reads[i]!.push(
+        await addon.readRegions(fd, regions, { block, depth, backend: 'auto', mode: MODES[mode], prefetch }),
+      );
     }
   }
   requireSame(passes, reads);

@@ -1,33 +1,20 @@
 #include "disk.h"
 
 #include "../io/speed.h"
-#include "options.h"
+#include "io_values.h"
 #include "work.h"
 
 namespace cflow {
 namespace {
 
 constexpr int64_t kMaxSize = int64_t{1} << 53;
-constexpr int64_t kMaxBlock = 1 << 30;
-constexpr int64_t kMaxDepth = 256;
 constexpr int64_t kMaxMilliseconds = 600'000;
-
-IoOptions read_options(const Napi::Object& options) {
-  IoOptions io;
-  io.block = whole<uint32_t>(options, "block", 1, kMaxBlock);
-  io.depth = whole<unsigned>(options, "depth", 1, kMaxDepth);
-  io.backend = choice<IoBackend>(options, "backend", {"auto", "uring", "threads"});
-  io.mode = choice<IoMode>(options, "mode", {"auto", "buffered"});
-  return io;
-}
 
 Napi::Value speed_value(Napi::Env env, const DiskSpeed& speed) {
   auto result = Napi::Object::New(env);
   result.Set("bytes", static_cast<double>(speed.bytes));
   result.Set("seconds", speed.seconds);
-  result.Set("direct", speed.stats.direct);
-  result.Set("uring", speed.stats.uring);
-  result.Set("reason", speed.stats.reason);
+  set_way(result, speed.stats);
   return result;
 }
 
@@ -38,7 +25,7 @@ Napi::Value disk_bandwidth(const Napi::CallbackInfo& info) {
     const int fd = whole(info[0], "fd", 0, INT32_MAX);
     const auto size = whole<uint64_t>(info[1], "size", 0, kMaxSize);
     const auto milliseconds = whole<unsigned>(given, "milliseconds", 1, kMaxMilliseconds);
-    const IoOptions options = read_options(given);
+    const IoOptions options = io_options(given);
     return Work<DiskSpeed>::start(
         info.Env(), [=] { return measure_disk(fd, size, options, milliseconds); }, speed_value);
   });

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "handles.h"
-#include "options.h"
+#include "io_values.h"
 #include "program_reader.h"
 
 namespace cflow {
@@ -27,18 +27,13 @@ const Kernels* kernels_named(const std::string& isa) {
 
 constexpr unsigned kMaxThreads = 1024;
 constexpr unsigned kMaxBatch = 1u << 16;
-constexpr unsigned kMaxBlock = 1u << 30;
-constexpr unsigned kMaxDepth = 256;
 constexpr unsigned kMaxSlots = 1u << 30;
 /// What a JavaScript number counts exactly.
 constexpr int64_t kMaxBytes = 9007199254740991;
 
 DirectOptions read_direct(const Napi::Object& options) {
   DirectOptions direct;
-  direct.io.backend = choice<IoBackend>(options, "backend", {"auto", "uring", "threads"});
-  direct.io.mode = choice<IoMode>(options, "mode", {"auto", "buffered"});
-  direct.io.block = whole<unsigned>(options, "block", 1, kMaxBlock);
-  direct.io.depth = whole<unsigned>(options, "depth", 1, kMaxDepth);
+  direct.io = io_options(options);
   direct.expert_slots = whole<unsigned>(options, "expertSlots", 0, kMaxSlots);
   direct.stream_slots = whole<unsigned>(options, "streamSlots", 0, kMaxSlots);
   direct.half_life = options.Get("halfLife").ToNumber().DoubleValue();
@@ -148,9 +143,7 @@ Napi::Object tier_stats(Napi::Env env, const TierStats& tiers) {
                                       {"cacheRead", n(spill.bytes_read)},
                                       {"cacheStallSeconds", spill.stall_seconds},
                                       {"cacheBusySeconds", spill.busy_seconds}});
-  object.Set("direct", io.direct);
-  object.Set("uring", io.uring);
-  object.Set("reason", io.reason);
+  set_way(object, io);
   object.Set("cacheReason", spill.reason);
   return object;
 }

@@ -1,14 +1,11 @@
 #include "regions.h"
 
-#include "options.h"
+#include "io_values.h"
 #include "region_reader.h"
 #include "work.h"
 
 namespace cflow {
 namespace {
-
-constexpr int kMaxBlock = 1 << 30;
-constexpr int kMaxDepth = 256;
 
 /// Pairs of offset and length.
 std::vector<FileRegion> regions_of(const Napi::Value& value) {
@@ -20,22 +17,11 @@ std::vector<FileRegion> regions_of(const Napi::Value& value) {
   return regions;
 }
 
-IoOptions options_of(const Napi::Object& options) {
-  IoOptions result;
-  result.block = whole<uint32_t>(options, "block", 4096, kMaxBlock);
-  if (result.block % 4096) throw Error("USAGE", "block is not a multiple of 4096");
-  result.depth = whole<unsigned>(options, "depth", 1, kMaxDepth);
-  result.mode = options.Get("mode").ToString().Utf8Value() == "buffered" ? IoMode::buffered : IoMode::automatic;
-  return result;
-}
-
 Napi::Value region_value(Napi::Env env, const RegionRead& read) {
   auto result = Napi::Object::New(env);
   result.Set("bytes", static_cast<double>(read.bytes));
   result.Set("seconds", read.seconds);
-  result.Set("direct", read.stats.direct);
-  result.Set("uring", read.stats.uring);
-  result.Set("reason", read.stats.reason);
+  set_way(result, read.stats);
   result.Set("folded", Napi::BigInt::New(env, read.folded));
   return result;
 }
@@ -44,7 +30,7 @@ Napi::Value read(const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&] {
     const int fd = info[0].ToNumber();
     const auto given = info[2].ToObject();
-    const IoOptions options = options_of(given);
+    const IoOptions options = io_options(given);
     const bool prefetch = given.Get("prefetch").ToBoolean();
     auto regions = regions_of(info[1]);
     return Work<RegionRead>::start(

@@ -256,7 +256,7 @@ export interface RegionsRead extends DiskBandwidth {
 }
 
 /** How regions are read. */
-export interface RegionsOptions extends Pick<DiskMeasurement, 'block' | 'depth' | 'mode'> {
+export interface RegionsOptions extends Omit<DiskMeasurement, 'milliseconds'> {
   /** Whether a second thread goes ahead through what has come, by prefetches into the first cache. */
   readonly prefetch: boolean;
 }

@@ -1,7 +1,9 @@
 /** A memory cgroup (v1) around one run: what it used at most, page cache included, and whether that killed it. */
+import { writeFileSync } from 'node:fs';
 import { mkdir, readFile, rmdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { errno } from '@cflow/format/node';
+import { runChild } from './child.js';
 
 const ROOT = '/sys/fs/cgroup/memory';
 
@@ -48,4 +50,13 @@ export class MemoryGroup {
   async remove(): Promise<void> {
     await rmdir(this.folder);
   }
+}
+
+/**
+ * Does a job in a process that is in the group of `folder` from its first byte: what this one has, when it joins, is not
+ * counted.
+ */
+export function inGroup<Result>(folder: string, child: string, job: unknown): Promise<Result> {
+  writeFileSync(join(folder, 'cgroup.procs'), `${process.pid}`);
+  return runChild<Result>(child, job);
 }
