@@ -6,11 +6,10 @@
 
 namespace cflow {
 
-/// { block, depth, backend, mode }, as IoChoice in addon.ts. @throws Error USAGE
+/// { block, depth, backend, mode }, as IoChoice in addon.ts; the queue checks the alignment. @throws Error USAGE
 inline IoOptions io_options(const Napi::Object& options) {
   IoOptions io;
-  io.block = whole<uint32_t>(options, "block", kIoAlign, 1 << 30);
-  if (io.block % kIoAlign) throw Error("USAGE", "block is not a multiple of " + std::to_string(kIoAlign));
+  io.block = whole<uint32_t>(options, "block", 1, 1 << 30);
   io.depth = whole<unsigned>(options, "depth", 1, 256);
   io.backend = choice<IoBackend>(options, "backend", {"auto", "uring", "threads"});
   io.mode = choice<IoMode>(options, "mode", {"auto", "buffered"});
