@@ -206,7 +206,7 @@ describe.each(['with a compiler', 'without'])('installed in an empty folder, %s'
       convert: '',
       format: 'stories-arch2_4 6 145\n',
       inspect: expect.stringContaining('parameters: 4202112'),
-      'runtime-native': expect.stringMatching(/^, .{100}/s),
+      'runtime-native': expect.stringContaining(STORY),
     });
   });
 });
