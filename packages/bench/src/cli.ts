@@ -1,5 +1,5 @@
 import { exitCodeHelp } from '@cflow/format';
-import { runCommand, usageError, writeOutput } from '@cflow/format/node';
+import { packageVersion, runCommand, usageError, writeOutput } from '@cflow/format/node';
 import yargs from 'yargs';
 import { pathOptions, runCriticalPath, runStructure, structureOptions } from './analysis/cli-analysis.js';
 import { command as cache } from './cache/command.js';
@@ -69,7 +69,7 @@ function parser(argv: string[], outcome: { exit: number }) {
     .demandCommand(1, 'a command is needed')
     .epilogue(exitCodeHelp())
     .strict()
-    .version('0.1.0')
+    .version(packageVersion(import.meta.url))
     .wrap(100)
     .exitProcess(false)
     .fail((message, error) => {

@@ -12,7 +12,7 @@ import { deviceNumbers, dropPages, readAheadKib } from '../src/capped/page-cache
 import { runCapped } from '../src/capped/run-capped.js';
 import { choices } from '../src/decode/run-llama.js';
 import { resultSchema } from '../src/harness/result.js';
-import { randomIds } from '../src/overlap/run-overlap.js';
+import { randomIds } from '../src/harness/tokens.js';
 import { modelOf } from '../src/synth/geometry.js';
 import { synthesizeModel } from '../src/synth/synth-model.js';
 import { resultWith } from './results.js';

@@ -7,7 +7,7 @@ import { promisify } from 'node:util';
 import { convert } from '@cflow/convert';
 import { Model } from '@cflow/runtime-native';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { klDivergence } from '../src/quality/divergence.js';
+import { klDivergence } from '../src/harness/distribution.js';
 import { benchQuality } from '../src/quality/quality-bench.js';
 
 const SOURCE = fileURLToPath(new URL('../../../models/stories-arch2_4', import.meta.url));

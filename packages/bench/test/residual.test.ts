@@ -7,11 +7,11 @@ import { openFileSource } from '@cflow/format/node';
 import { FileWeightStore, Interpreter, type WeightStore } from '@cflow/runtime-native';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { resultSchema } from '../src/harness/result.js';
+import { sampler } from '../src/harness/tokens.js';
 import { measureQuick } from '../src/residual/command.js';
 import { fit, linearR2, predict } from '../src/residual/linear.js';
-import { benchResidual, divergence, type ResidualReport } from '../src/residual/residual-bench.js';
+import { benchResidual, type ResidualReport } from '../src/residual/residual-bench.js';
 import { requireAdditive, Speculation } from '../src/residual/speculate.js';
-import { sampler } from '../src/residual/tokens.js';
 import { residualMeasured, verdictOf } from '../src/residual/verdict.js';
 import { modelOf } from '../src/synth/geometry.js';
 import { synthesizeModel } from '../src/synth/synth-model.js';
@@ -159,12 +159,6 @@ describe('a line', () => {
     });
     expect(linearR2(double(part(0, 30)), double(part(30)))).toBeCloseTo(1, 4);
   });
-});
-
-it('knows the divergence of two distributions', () => {
-  // (1/2, 1/2) from (3/4, 1/4).
-  const expected = 0.5 * Math.log(2 / 3) + 0.5 * Math.log(2);
-  expect(divergence(Float32Array.of(5, 5), Float32Array.of(Math.log(3), 0))).toBeCloseTo(expected, 6);
 });
 
 it('draws tokens as likely as they are', () => {

@@ -2,7 +2,7 @@ import { CflowError, DTYPE_NAMES, exitCodeHelp, PRESETS } from '@cflow/format';
 import { runCommand, usageError, writeOutput } from '@cflow/format/node';
 import cliProgress from 'cli-progress';
 import yargs from 'yargs';
-import { convert } from './convert.js';
+import { CONVERTER_VERSION, convert } from './convert.js';
 import { type DryRunReport, dryRun } from './dry-run.js';
 import { CONVERT_DEFAULTS, type ConvertRequest, type ConvertResult } from './options.js';
 import { threadBudget } from './threads.js';
@@ -72,7 +72,7 @@ function parser(argv: string[], defaultThreads: number) {
     .option('overwrite', { type: 'boolean', default: false, describe: 'replace an existing output' })
     .epilogue(exitCodeHelp())
     .strict()
-    .version('0.1.0')
+    .version(CONVERTER_VERSION)
     .wrap(100)
     .exitProcess(false)
     .fail((message, error) => {

@@ -13,7 +13,7 @@ import {
   relayout,
   verifyModel,
 } from '@cflow/format';
-import { type FileSource, openFileSource } from '@cflow/format/node';
+import { type FileSource, openFileSource, packageVersion } from '@cflow/format/node';
 import { AtomicFile, checkTarget } from './atomic-file.js';
 import { exportDirectory, writeWeights } from './export-safetensors.js';
 import { ggufConversion, isGguf } from './gguf/convert-gguf.js';
@@ -36,7 +36,7 @@ import type { CheckpointSource } from './sources/checkpoint.js';
 import { DelayedMoESource } from './sources/delayed-moe.js';
 
 /** What metadata says of the converter. */
-export const CONVERTER_VERSION = '0.1.0';
+export const CONVERTER_VERSION = packageVersion(import.meta.url);
 
 /** A sink that only the layout is wanted of. */
 const NO_SINK = { name: 'nowhere', write: async () => undefined };

@@ -1,4 +1,5 @@
 /** What the commands share: output that may fail, messages that must not, and the exit code. */
+import { createRequire } from 'node:module';
 import { asCflowError, CflowError, errorLine } from './errors.js';
 
 const ignore = () => undefined;
@@ -42,6 +43,11 @@ export async function runCommand(
     await message(errorLine(name, known));
     return known.exitCode;
   }
+}
+
+/** The version of a package, as its package.json has it. @param module `import.meta.url` of a module in its src/ or dist/ */
+export function packageVersion(module: string): string {
+  return (createRequire(module)('../package.json') as { version: string }).version;
 }
 
 /** An error for what the parser of a command line objects to; its messages may have several lines. */

@@ -1,8 +1,14 @@
 /** cflow-inspect: the shell around the pure parts. */
-import { createRequire } from 'node:module';
 import { crc32 } from 'node:zlib';
 import { CflowError, exitCodeHelp } from '@cflow/format';
-import { openFileSource, runCommand, usageError, writeMessage, writeOutput } from '@cflow/format/node';
+import {
+  openFileSource,
+  packageVersion,
+  runCommand,
+  usageError,
+  writeMessage,
+  writeOutput,
+} from '@cflow/format/node';
 import yargs from 'yargs';
 import { type InspectRequest, inspect } from './inspect.js';
 import { render, type Section } from './render.js';
@@ -10,7 +16,6 @@ import type { InspectReport } from './schema.js';
 import { WIDTH } from './text.js';
 
 const NAME = 'cflow-inspect';
-const { version } = createRequire(import.meta.url)('../package.json') as { version: string };
 
 /** Where text goes; tests collect it. */
 export interface Io {
@@ -57,7 +62,7 @@ async function parse(argv: readonly string[]): Promise<Request | string> {
       command.positional('file', { type: 'string', demandOption: true, describe: 'a .cflow or .vflow file' }),
     )
     .options(OPTIONS)
-    .version(version)
+    .version(packageVersion(import.meta.url))
     .strict()
     .wrap(WIDTH)
     .epilogue(exitCodeHelp());

@@ -1,6 +1,6 @@
 /** The options of cflow-run and their checks. */
 import { CflowError, exitCodeHelp } from '@cflow/format';
-import { usageError } from '@cflow/format/node';
+import { packageVersion, usageError } from '@cflow/format/node';
 import yargs from 'yargs';
 import { parseBytes } from './bytes.js';
 import { ENGINES, type EngineName, type OpenModelOptions } from './model.js';
@@ -133,7 +133,7 @@ export function commandLine(argv: string[]) {
     .parserConfiguration({ 'duplicate-arguments-array': false })
     .epilogue(exitCodeHelp())
     .strict()
-    .version('0.1.0')
+    .version(packageVersion(import.meta.url))
     .exitProcess(false)
     .fail((message, error) => {
       throw error instanceof CflowError ? error : usageError('cflow-run', message ?? error?.message);

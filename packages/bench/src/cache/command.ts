@@ -1,13 +1,12 @@
 /** `cflow-bench cache`. */
-import { readFile } from 'node:fs/promises';
 import { CflowError } from '@cflow/format';
-import { errno } from '@cflow/format/node';
 import { readTrace, traceHeader, traceTokens, writeTrace } from '@cflow/runtime-native';
 import type { ArgumentsCamelCase, Argv, CommandModule } from 'yargs';
-import { type Builder, count, print } from '../harness/cli-common.js';
+import { type Builder, count, print, SHARED } from '../harness/cli-common.js';
 import type { MeasureContext } from '../harness/quick.js';
 import type { Measured } from '../harness/result.js';
 import { save } from '../harness/save.js';
+import { readTexts } from '../harness/tokens.js';
 import { measuredText } from '../report/text.js';
 import { cacheMeasured } from './cache-measured.js';
 import { predictions, record } from './record.js';
@@ -23,18 +22,10 @@ function options(y: Builder) {
       type: 'string',
       describe: 'a model whose routings are recorded first, into --output',
     })
-    .option('prompt-file', {
-      type: 'string',
-      describe: 'texts split at <|endoftext|> [default: what the model says]',
-    })
+    .option('texts', { ...SHARED.texts, describe: `${SHARED.texts.describe} [default: what the model says]` })
     .option('output', { type: 'string', describe: 'trace to write [default: none]' })
     .option('tokens', { type: 'number', default: 2000, describe: 'recorded' })
-    .option('shares', {
-      type: 'number',
-      array: true,
-      default: SHARES,
-      describe: '% of the experts in memory',
-    })
+    .option('shares', { ...SHARED.shares, default: SHARES })
     .option('half-lives', { type: 'number', array: true, default: HALF_LIVES, describe: 'of LRFU, tokens' })
     .conflicts('trace', 'record');
 }
@@ -80,11 +71,11 @@ async function replayFile(
 
 async function recordAndReplay(
   model: string,
-  args: Pick<Options, 'output' | 'tokens'> & { readonly promptFile?: string | undefined },
+  args: Pick<Options, 'output' | 'tokens'> & { readonly texts?: string | undefined },
   shares: readonly number[],
   policies: readonly Policy[],
 ): Promise<Measured> {
-  const texts = args.promptFile === undefined ? undefined : await text(args.promptFile);
+  const texts = args.texts === undefined ? undefined : await readTexts(args.texts);
   const tokens = count('tokens', args.tokens, 10_000_000);
   const { config, routings } = await record(model, texts, tokens);
   const header = traceHeader(config);
@@ -92,12 +83,6 @@ async function recordAndReplay(
   const report = await replayTrace({ header, tokens: traceTokens(header, routings) }, shares, policies);
   const predicted = config.expertDelay === 0 ? await predictions(model, config, texts, tokens) : undefined;
   return cacheMeasured(report, predicted);
-}
-
-function text(file: string): Promise<string> {
-  return readFile(file, 'utf8').catch((cause: unknown) => {
-    throw new CflowError('NOT_READABLE', `cannot open: ${errno(cause)}`, { file, cause });
-  });
 }
 
 /** For the scorecard: some hundred tokens of the model itself. */

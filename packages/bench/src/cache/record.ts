@@ -7,10 +7,9 @@ import {
   type EngineSession,
   type NativeRouting,
   openNativeEngine,
-  randomGenerator,
-  splitStories,
   TextTokenizer,
 } from '@cflow/runtime-native';
+import { sampler, textIds } from '../harness/tokens.js';
 
 export interface Recording {
   readonly config: ModelConfig;
@@ -59,23 +58,11 @@ export function record(path: string, texts: string | undefined, tokens: number):
 
 async function pass(opened: Opened, texts: string | undefined, tokens: number): Promise<void> {
   if (texts === undefined) return speak(opened, tokens);
-  for (const ids of idsOf(opened, texts, tokens))
+  for (const ids of textIds(texts, readerOf(opened), tokens))
     await inSession(opened.engine, (session) => session.run(ids));
 }
 
-function idsOf({ config, tokenizer }: Opened, texts: string, tokens: number): number[][] {
-  if (!tokenizer) throw new CflowError('USAGE', 'the model has no tokenizer, so texts cannot be read');
-  const sequences: number[][] = [];
-  let left = tokens;
-  for (const story of splitStories(texts)) {
-    if (left === 0) break;
-    const ids = tokenizer.encode(story).slice(0, Math.min(left, config.contextLength));
-    sequences.push(ids);
-    left -= ids.length;
-  }
-  if (sequences.length) return sequences;
-  throw new CflowError('USAGE', 'the texts hold no token');
-}
+const readerOf = ({ tokenizer, config: { contextLength } }: Opened) => ({ tokenizer, contextLength });
 
 async function inSession<T>(engine: Engine, use: (session: EngineSession) => Promise<T>): Promise<T> {
   const session = engine.createSession();
@@ -90,28 +77,16 @@ const SEED = 1;
 
 /** Draws tokens at temperature 1, a new sequence where one ends. */
 async function speak({ engine, config }: Opened, tokens: number): Promise<void> {
-  const random = randomGenerator(SEED);
+  const next = sampler(SEED, config.eosTokenIds);
   for (let left = tokens; left > 0; ) {
     left -= await inSession(engine, async (session) => {
       const most = Math.min(left, config.contextLength);
-      let id = config.bosTokenId ?? 0;
-      for (let said = 1; said <= most; said++) {
-        const logits = await session.run([id]);
-        id = draw(logits, random.next());
-        if (config.eosTokenIds.includes(id)) return said;
-      }
-      return most;
+      let id: number | undefined = config.bosTokenId ?? 0;
+      let said = 0;
+      for (; id !== undefined && said < most; said++) id = next(await session.run([id]));
+      return said;
     });
   }
-}
-
-function draw(logits: Float32Array, at: number): number {
-  const most = logits.reduce((a, b) => Math.max(a, b));
-  const weights = logits.map((logit) => Math.exp(logit - most));
-  let left = at * weights.reduce((a, b) => a + b, 0);
-  let id = 0;
-  while (id < weights.length - 1 && left >= weights[id]!) left -= weights[id++]!;
-  return id;
 }
 
 /** What predictions did for experts that were not in memory. */

@@ -1,13 +1,6 @@
 /** Recorded routings against policies and sizes of the cache of experts. */
 import { CflowError } from '@cflow/format';
-import {
-  type Addon,
-  addonProblem,
-  type CacheReplay,
-  HALF_LIFE,
-  loadAddon,
-  type Trace,
-} from '@cflow/runtime-native';
+import { type Addon, type CacheReplay, HALF_LIFE, requireAddon, type Trace } from '@cflow/runtime-native';
 import { optimumHits } from './belady.js';
 
 export interface Policy {
@@ -80,8 +73,7 @@ export async function replayTrace(
   shares: readonly number[],
   policies: readonly Policy[],
 ): Promise<ReplayReport> {
-  const addon = loadAddon();
-  if (!addon) throw new CflowError('UNSUPPORTED', `no native addon: ${addonProblem()}`);
+  const addon = requireAddon();
   if (trace.tokens.length === 0) throw new CflowError('USAGE', 'the trace has no token');
   const keys = keysOf(trace);
   const sizes = shares.map((share) => sizeOf(share, keys));

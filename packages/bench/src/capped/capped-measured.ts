@@ -1,6 +1,6 @@
 /** What a comparison under a memory cap says. */
+import { threadsText } from '../harness/cli-common.js';
 import { type Measured, type Metric, metric, type Table } from '../harness/result.js';
-import { threadsText } from '../overlap/cells.js';
 import { spreadText } from '../report/text.js';
 import { type CappedReport, type CappedRow, MAPPED, OURS } from './capped-bench.js';
 import type { CappedRun } from './capped-job.js';

@@ -1,23 +1,22 @@
 /** `cflow-bench capped`. */
-import { parseBytes, threadBudget } from '@cflow/runtime-native';
+import { parseBytes } from '@cflow/runtime-native';
 import type { ArgumentsCamelCase, Argv, CommandModule } from 'yargs';
 import { warnIfBusy } from '../harness/busy.js';
-import { type Builder, count, print } from '../harness/cli-common.js';
+import { type Builder, count, print, SHARED, threadsOf } from '../harness/cli-common.js';
 import { progress } from '../harness/progress.js';
 import { save } from '../harness/save.js';
 import { measuredText } from '../report/text.js';
 import { benchCapped } from './capped-bench.js';
 import { cappedMeasured } from './capped-measured.js';
 
+const { gguf, memory, runs, threads, tokens, warmup } = SHARED;
+
 function options(y: Builder) {
   return y
-    .positional('model', { type: 'string', demandOption: true, describe: '.cflow or .vflow' })
-    .option('gguf', { type: 'string', describe: 'the same weights [default: exported, and removed again]' })
-    .option('memory', { type: 'string', describe: 'for everything, as 2GiB [default: half of the file]' })
-    .option('runs', { type: 'number', default: 3, describe: 'of each, in turns, each a fresh process' })
-    .option('tokens', { type: 'number', default: 16, describe: 'timed' })
-    .option('warmup', { type: 'number', default: 16, describe: 'tokens before' })
-    .option('threads', { type: 'number', describe: 'of both [default: CPUs allowed]' });
+    .positional('model', SHARED.model)
+    .options({ threads, runs, tokens: { ...tokens, default: 16 }, warmup: { ...warmup, default: 16 } })
+    .option('gguf', { ...gguf, describe: `${gguf.describe} [default: exported, and removed again]` })
+    .option('memory', { ...memory, describe: `${memory.describe} [default: half of the file]` });
 }
 
 type Options = ReturnType<typeof options> extends Argv<infer Given> ? Given : never;
@@ -39,7 +38,7 @@ async function run(args: ArgumentsCamelCase<Options>): Promise<void> {
     runs: count('runs', args.runs, 1000),
     tokens: count('tokens', args.tokens, 100_000),
     warmup: count('warmup', args.warmup, 100_000, 0),
-    threads: count('threads', args.threads ?? (await threadBudget()).threads, 1024),
+    threads: await threadsOf(args.threads),
     onStep: line.step,
   }).finally(line.stop);
   const measured = cappedMeasured(report);

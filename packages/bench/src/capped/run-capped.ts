@@ -4,7 +4,7 @@ import { Model } from '@cflow/runtime-native';
 import { choices, withLlama } from '../decode/run-llama.js';
 import { inGroup } from '../harness/memory-group.js';
 import { argmax } from '../harness/statistics.js';
-import { randomIds } from '../overlap/run-overlap.js';
+import { randomIds } from '../harness/tokens.js';
 import type { CappedJob, CappedLengths, CappedRun, EngineName } from './capped-job.js';
 
 /** @throws CflowError as the engines do, UNSUPPORTED without the peer */

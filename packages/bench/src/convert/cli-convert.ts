@@ -1,12 +1,14 @@
 /** `cflow-bench convert`. */
 import { cpus } from 'node:os';
 import { type Container, DTYPE_NAMES, type Dtype } from '@cflow/format';
-import { type Builder, count, mega, print } from '../harness/cli-common.js';
+import { type Builder, count, mega, print, SHARED, threadCounts } from '../harness/cli-common.js';
 import { type Measured, metric } from '../harness/result.js';
 import { save } from '../harness/save.js';
 import { benchConvert, type ConvertReport } from './convert-bench.js';
 
 const CONTAINERS: readonly Container[] = ['cflow', 'vflow'];
+
+const { directory, runs, threads } = SHARED;
 
 export function convertOptions(y: Builder) {
   return y
@@ -14,9 +16,8 @@ export function convertOptions(y: Builder) {
     .option('dtype', { choices: DTYPE_NAMES, default: 'q4_0' as Dtype, describe: 'tile dtype' })
     .option('container', { choices: CONTAINERS, default: 'cflow' as Container, describe: 'of the output' })
     .option('scale-search', { type: 'boolean', default: true, describe: 'as cflow-convert has it' })
-    .option('threads', { type: 'string', default: '1,2', describe: 'numbers of threads to compare' })
-    .option('runs', { type: 'number', default: 3, describe: 'of each' })
-    .option('directory', { type: 'string', describe: 'for the outputs, which are removed again' });
+    .option('threads', { ...threads, array: true, describe: 'to compare [default: 1, and CPUs allowed]' })
+    .options({ runs, directory });
 }
 
 export async function runConvert(
@@ -28,7 +29,7 @@ export async function runConvert(
     dtype,
     container,
     scaleSearch,
-    threads: args.threads.split(',').map((text) => count('threads', Number(text), 256)),
+    threads: await threadCounts(args.threads),
     runs: count('runs', args.runs, 1_000),
     ...(directory === undefined ? {} : { directory }),
   });

@@ -2,7 +2,7 @@
 import { cpus } from 'node:os';
 import { ENGINES, type EngineName, type ProfileEntry } from '@cflow/runtime-native';
 import { warnIfBusy } from '../harness/busy.js';
-import { type Builder, count, mega, print, table } from '../harness/cli-common.js';
+import { type Builder, count, mega, print, SHARED, table, threadsOf } from '../harness/cli-common.js';
 import { progress } from '../harness/progress.js';
 import { save } from '../harness/save.js';
 import type { Spread } from '../harness/statistics.js';
@@ -10,20 +10,13 @@ import { benchDecode, type DecodeReport, type DecodeRow } from './decode-bench.j
 import { decodeMeasured } from './decode-metrics.js';
 import { parseVariants } from './variants.js';
 
+const { gguf, threads, tokens, prefill, warmup, context, runs } = SHARED;
+const SHARED_BY_DECODE = { gguf, threads, tokens, prefill, warmup, context, runs: { ...runs, default: 5 } };
+
 export function decodeOptions(y: Builder) {
   return y
-    .positional('model', { type: 'string', demandOption: true, describe: '.cflow or .vflow' })
-    .option('gguf', { type: 'string', describe: 'the same weights for llama.cpp (see synth --format gguf)' })
-    .option('threads', { type: 'number', default: 2, describe: 'that compute' })
-    .option('tokens', { type: 'number', default: 64, describe: 'to decode, one by one' })
-    .option('prefill', { type: 'number', default: 512, describe: 'tokens of the timed prompt' })
-    .option('warmup', { type: 'number', default: 128, describe: 'tokens before anything is timed' })
-    .option('context', {
-      type: 'number',
-      default: 0,
-      describe: 'tokens before a second timed decode; 0: none',
-    })
-    .option('runs', { type: 'number', default: 5, describe: 'of each, in turns, each a fresh process' })
+    .positional('model', SHARED.model)
+    .options(SHARED_BY_DECODE)
     .option('engine', { choices: Object.keys(ENGINES) as EngineName[], describe: '[default: native]' })
     .option('variants', {
       type: 'string',
@@ -44,7 +37,7 @@ export async function runDecode(
   const report = await benchDecode({
     file: model,
     gguf,
-    threads: count('threads', args.threads, 1024),
+    threads: await threadsOf(args.threads),
     tokens: count('tokens', args.tokens, 100_000),
     prefill: count('prefill', args.prefill, 100_000),
     warmup: count('warmup', args.warmup, 100_000),

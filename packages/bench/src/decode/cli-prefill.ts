@@ -1,20 +1,20 @@
 /** `cflow-bench prefill`: the decode bench with prompts of several lengths. */
 import { warnIfBusy } from '../harness/busy.js';
-import { type Builder, count, print } from '../harness/cli-common.js';
+import { type Builder, count, print, SHARED, threadsOf } from '../harness/cli-common.js';
 import { progress } from '../harness/progress.js';
 import { type Measured, type Metric, metric } from '../harness/result.js';
 import { save } from '../harness/save.js';
 import { measuredText } from '../report/text.js';
 import { benchDecode, type DecodeReport } from './decode-bench.js';
 
+const LENGTHS = [32, 128, 512];
+const { gguf, threads, warmup, runs } = SHARED;
+
 export function prefillOptions(y: Builder) {
   return y
-    .positional('model', { type: 'string', demandOption: true, describe: '.cflow or .vflow' })
-    .option('gguf', { type: 'string', describe: 'the same weights for llama.cpp (see synth --format gguf)' })
-    .option('lengths', { type: 'string', default: '32,128,512', describe: 'tokens of the prompts' })
-    .option('threads', { type: 'number', default: 2, describe: 'that compute' })
-    .option('warmup', { type: 'number', default: 128, describe: 'tokens before anything is timed' })
-    .option('runs', { type: 'number', default: 5, describe: 'of each, in turns, each a fresh process' });
+    .positional('model', SHARED.model)
+    .options({ gguf, threads, warmup, runs: { ...runs, default: 5 } })
+    .option('lengths', { type: 'number', array: true, default: LENGTHS, describe: 'tokens of the prompts' });
 }
 
 type PrefillArgs = Awaited<ReturnType<ReturnType<typeof prefillOptions>['parse']>>;
@@ -24,13 +24,13 @@ export async function runPrefill(args: PrefillArgs & { json?: unknown }): Promis
   const line = progress(args.json === true);
   const reports: DecodeReport[] = [];
   try {
-    for (const text of args.lengths.split(',')) {
-      const prefill = count('lengths', Number(text), 100_000);
+    for (const length of args.lengths) {
+      const prefill = count('lengths', length, 100_000);
       reports.push(
         await benchDecode({
           file: args.model,
           gguf: args.gguf,
-          threads: count('threads', args.threads, 1024),
+          threads: await threadsOf(args.threads),
           warmup: count('warmup', args.warmup, 100_000),
           runs: count('runs', args.runs, 1_000),
           prefill,

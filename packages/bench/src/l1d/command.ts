@@ -1,6 +1,6 @@
 /** `cflow-bench l1d`. */
 import type { ArgumentsCamelCase, Argv, CommandModule } from 'yargs';
-import { type Builder, count, print } from '../harness/cli-common.js';
+import { type Builder, count, print, SHARED } from '../harness/cli-common.js';
 import { progress } from '../harness/progress.js';
 import type { Measured } from '../harness/result.js';
 import { save } from '../harness/save.js';
@@ -23,7 +23,7 @@ function options(y: Builder) {
     .option('l2', { type: 'string', describe: 'bytes/ways, simulated' })
     .option('simulated-rows', { type: 'number', default: SIMULATED_ROWS, describe: 'of each matrix' })
     .option('timed-rows', { type: 'number', default: 2 ** 15, describe: 'of each matrix' })
-    .option('runs', { type: 'number', default: 5, describe: 'timed, of each layout, in turns' })
+    .option('runs', { ...SHARED.runs, default: 5 })
     .option('cachegrind', { type: 'string', describe: 'check by valgrind with this locality-test' });
 }
 

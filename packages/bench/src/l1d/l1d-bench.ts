@@ -1,6 +1,6 @@
 /** Claim 2: does the order of the weights on disk save misses of the first data cache? */
 import { CflowError, DTYPES } from '@cflow/format';
-import { type Addon, addonProblem, loadAddon, type MatvecTiming } from '@cflow/runtime-native';
+import { type Addon, type MatvecTiming, requireAddon } from '@cflow/runtime-native';
 import { type Measured, metric, type Table } from '../harness/result.js';
 import { median } from '../harness/statistics.js';
 import { type CachegrindRow, crossCheck } from './cachegrind.js';
@@ -41,8 +41,7 @@ export interface L1dReport {
 
 /** @throws CflowError UNSUPPORTED without the addon, INTERNAL if the two layouts give different numbers */
 export async function benchL1d(options: L1dOptions): Promise<L1dReport> {
-  const addon = loadAddon();
-  if (!addon) throw new CflowError('UNSUPPORTED', `no native addon: ${addonProblem()}`);
+  const addon = requireAddon();
   const isa = options.isa || addon.isa().selected;
   const { onStep = () => undefined } = options;
   const simulated: SimulatedRow[] = [];

@@ -1,7 +1,6 @@
 /** Which size of reads, and how many at once: the sweep behind the engine's defaults. */
-import { CflowError } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
-import { addonProblem, type IoChoice, loadAddon } from '@cflow/runtime-native';
+import { type IoChoice, requireAddon } from '@cflow/runtime-native';
 import { type Measured, metric, type Table } from '../harness/result.js';
 import { median } from '../harness/statistics.js';
 
@@ -31,8 +30,7 @@ const ENOUGH = 0.95;
 
 /** @throws CflowError UNSUPPORTED without the addon, NOT_READABLE */
 export async function sweepBlocks(options: BlocksOptions): Promise<BlockRow[]> {
-  const addon = loadAddon();
-  if (!addon) throw new CflowError('UNSUPPORTED', `no native addon: ${addonProblem()}`);
+  const addon = requireAddon();
   const source = await openFileSource(options.file);
   try {
     const sizes = options.blocks.filter((block) => block <= source.size);

@@ -1,6 +1,7 @@
 /** What is measured: arms of the pipeline at numbers of threads and budgets of memory. */
 import type { ModelConfig } from '@cflow/format';
 import type { EngineOptions, OpenModelOptions } from '@cflow/runtime-native';
+import { threadsText } from '../harness/cli-common.js';
 
 /** How weights come in; `resident` is the reference, for which nothing does. */
 export interface Arm {
@@ -37,8 +38,6 @@ export const memoryBudget = (bytes: number): Budget => ({
   name: `${(bytes / 1e6).toFixed(0)} MB`,
   memory: bytes,
 });
-
-export const threadsText = (threads: number) => `${threads} ${threads === 1 ? 'thread' : 'threads'}`;
 
 /** Every arm at every number of threads and budget, the reference once for each number of threads. */
 export function cellsOf(

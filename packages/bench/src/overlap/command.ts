@@ -1,8 +1,8 @@
 /** `cflow-bench overlap`. */
-import { IO_DEFAULTS, type IoChoice, parseBytes, threadBudget } from '@cflow/runtime-native';
+import { IO_DEFAULTS, parseBytes } from '@cflow/runtime-native';
 import type { ArgumentsCamelCase, Argv, CommandModule } from 'yargs';
 import { warnIfBusy } from '../harness/busy.js';
-import { type Builder, count, print } from '../harness/cli-common.js';
+import { type Builder, count, ioOf, print, SHARED, threadCounts } from '../harness/cli-common.js';
 import { progress } from '../harness/progress.js';
 import type { MeasureContext } from '../harness/quick.js';
 import type { Measured } from '../harness/result.js';
@@ -14,13 +14,11 @@ import { ladder, ladderMeasured } from './ladder.js';
 import { benchOverlap } from './overlap-bench.js';
 import { overlapMeasured } from './overlap-measured.js';
 
-const KIB = 1024;
-const MOST_KIB = 2 ** 20;
-const SHARES = [15, 35, 70];
+const { memory, prefill, runs, shares, threads, tokens, warmup } = SHARED;
 
 function options(y: Builder) {
   return y
-    .positional('model', { type: 'string', demandOption: true, describe: '.cflow or .vflow with experts' })
+    .positional('model', { ...SHARED.model, describe: '.cflow or .vflow with experts' })
     .option('arms', {
       type: 'string',
       array: true,
@@ -28,26 +26,23 @@ function options(y: Builder) {
       default: [...ARM_NAMES],
       describe: 'of the pipeline',
     })
-    .option('threads', { type: 'number', array: true, describe: 'that compute [default: 1, and all]' })
-    .option('shares', {
-      type: 'number',
-      array: true,
-      default: SHARES,
-      describe: '% of the experts in memory',
+    .option('threads', { ...threads, array: true, describe: 'threads that compute [default: 1, and all]' })
+    .option('memory', { ...memory, array: true, describe: `${memory.describe}, instead of --shares` })
+    .options({
+      shares,
+      runs,
+      tokens,
+      warmup: { ...warmup, default: 64 },
+      prefill: { ...prefill, default: 16 },
     })
-    .option('memory', { type: 'string', array: true, describe: 'for everything, as 2GiB, instead of shares' })
-    .option('runs', { type: 'number', default: 3, describe: 'of each cell, in turns' })
-    .option('tokens', { type: 'number', default: 64, describe: 'timed' })
-    .option('warmup', { type: 'number', default: 64, describe: 'tokens before' })
-    .option('prompt', { type: 'number', default: 16, describe: 'tokens that the first one waits for' })
-    .option('block', { type: 'number', default: IO_DEFAULTS.block / KIB, describe: 'KiB of one read' })
-    .option('depth', { type: 'number', default: IO_DEFAULTS.depth, describe: 'reads under way at once' })
+    .option('io-block', SHARED['io-block'])
+    .option('io-depth', SHARED['io-depth'])
     .option('ladder', {
       type: 'boolean',
       default: false,
       describe: 'what each part adds, at the first share',
     })
-    .option('blocks', { type: 'boolean', default: false, describe: 'sweep block size and depth' });
+    .option('sweep', { type: 'boolean', default: false, describe: 'sizes of reads and how many at once' });
 }
 
 type Options = ReturnType<typeof options> extends Argv<infer Given> ? Given : never;
@@ -62,7 +57,7 @@ export const command: CommandModule<object, Options> = {
 async function run(args: ArgumentsCamelCase<Options>): Promise<void> {
   await warnIfBusy();
   const line = progress(args.json === true);
-  const work = args.blocks ? measureBlocks : args.ladder ? measureLadder : measureArms;
+  const work = args.sweep ? measureBlocks : args.ladder ? measureLadder : measureArms;
   const measured = await work(args, line.step).finally(line.stop);
   await save('overlap', args, () => measured);
   await print(args, measured, ({ tables, metrics }) =>
@@ -72,18 +67,12 @@ async function run(args: ArgumentsCamelCase<Options>): Promise<void> {
 
 type Work = (args: Options, onStep: (text: string) => void) => Promise<Measured>;
 
-const ioOf = ({ block, depth }: Options): IoChoice => ({
-  ...IO_DEFAULTS,
-  block: 4 * KIB * count('block / 4', block / 4, MOST_KIB / 4),
-  depth: count('depth', depth, 256),
-});
-
 const lengthsOf = (args: Options) => ({
   file: args.model,
   runs: count('runs', args.runs, 1000),
   tokens: count('tokens', args.tokens, 100_000),
   warmup: count('warmup', args.warmup, 100_000, 0),
-  prompt: count('prompt', args.prompt, 100_000),
+  prompt: count('prefill', args.prefill, 100_000),
 });
 
 function budgetsOf({ shares, memory }: Options) {
@@ -91,24 +80,19 @@ function budgetsOf({ shares, memory }: Options) {
   return bytes ?? shares.map((percent) => shareBudget(count('shares', percent, 100)));
 }
 
-async function threadsOf({ threads }: Options): Promise<number[]> {
-  const all = (await threadBudget()).threads;
-  return [...new Set((threads ?? [1, all]).map((each) => count('threads', each, 1024)))];
-}
-
 const measureArms: Work = async (args, onStep) => {
   const io = ioOf(args);
   const { block, depth } = io;
   const arms = args.arms.map((name) => armOf(name, { block, depth }));
-  const cells = cellsOf(arms, await threadsOf(args), budgetsOf(args));
+  const cells = cellsOf(arms, await threadCounts(args.threads), budgetsOf(args));
   return overlapMeasured(await benchOverlap({ ...lengthsOf(args), io, cells, onStep }));
 };
 
 const measureLadder: Work = async (args, onStep) => {
   const io = ioOf(args);
   const { block, depth } = io;
-  const threads = (await threadsOf(args)).slice(-1);
-  const cells = cellsOf(ladder({ block, depth }), threads, budgetsOf(args).slice(0, 1));
+  const most = (await threadCounts(args.threads)).slice(-1);
+  const cells = cellsOf(ladder({ block, depth }), most, budgetsOf(args).slice(0, 1));
   return ladderMeasured(await benchOverlap({ ...lengthsOf(args), io, cells, onStep }));
 };
 

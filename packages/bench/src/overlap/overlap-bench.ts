@@ -4,7 +4,7 @@
  */
 import { CflowError, type ModelConfig, openModel } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
-import { type Addon, addonProblem, type IoChoice, loadAddon } from '@cflow/runtime-native';
+import { type Addon, type IoChoice, requireAddon } from '@cflow/runtime-native';
 import { runChild } from '../harness/child.js';
 import { type GroupUse, MemoryGroup } from '../harness/memory-group.js';
 import { type Cell, openOptions } from './cells.js';
@@ -67,8 +67,7 @@ export async function benchOverlap(options: OverlapBenchOptions): Promise<Overla
 }
 
 function needed(config: ModelConfig, fd: number | undefined): { addon: Addon; fd: number } {
-  const addon = loadAddon();
-  if (!addon) throw new CflowError('UNSUPPORTED', `no native addon: ${addonProblem()}`);
+  const addon = requireAddon();
   if (fd !== undefined && config.layers.some(({ experts }) => experts)) return { addon, fd };
   throw new CflowError('UNSUPPORTED', 'a model without experts fetches nothing that could be chosen', {
     field: 'experts',

@@ -1,7 +1,8 @@
 /** A report of overlapping as metrics and tables. */
+import { threadsText } from '../harness/cli-common.js';
 import { type Measured, type Metric, metric, type Table } from '../harness/result.js';
 import { median, spread } from '../harness/statistics.js';
-import { RESIDENT, threadsText } from './cells.js';
+import { RESIDENT } from './cells.js';
 import type { CellRow, OverlapReport } from './overlap-bench.js';
 import type { OverlapRun } from './overlap-job.js';
 import { balanced, type CellTimes, checkModel, errorPercent, type ModelCheck } from './overlap-model.js';

@@ -1,13 +1,13 @@
 /** One measurement of a model whose experts are on disk. */
 import { createHash } from 'node:crypto';
 import { CflowError } from '@cflow/format';
-import { Model, type NativeStats, randomGenerator, type Session } from '@cflow/runtime-native';
+import { Model, type NativeStats, type Session } from '@cflow/runtime-native';
 import { inGroup } from '../harness/memory-group.js';
 import { peakBytes } from '../harness/peak-memory.js';
 import { argmax } from '../harness/statistics.js';
+import { randomIds } from '../harness/tokens.js';
 import type { OverlapJob, OverlapRun } from './overlap-job.js';
 
-const SEED = 1;
 const seconds = (from: number) => (performance.now() - from) / 1000;
 
 /**
@@ -33,12 +33,6 @@ async function measure({ file, options, lengths }: OverlapJob): Promise<OverlapR
   } finally {
     await model.close();
   }
-}
-
-/** The same tokens for every arm. */
-export function randomIds(count: number, vocabSize: number): number[] {
-  const random = randomGenerator(SEED);
-  return Array.from({ length: count }, () => Math.floor(random.next() * vocabSize));
 }
 
 async function firstToken(model: Model, ids: readonly number[]): Promise<number> {

@@ -1,8 +1,7 @@
 /** `cflow-bench peers`. */
-import { threadBudget } from '@cflow/runtime-native';
 import { decodeMetrics } from '../decode/decode-metrics.js';
 import { warnIfBusy } from '../harness/busy.js';
-import { type Builder, count, print } from '../harness/cli-common.js';
+import { type Builder, count, print, SHARED, threadsOf } from '../harness/cli-common.js';
 import { progress } from '../harness/progress.js';
 import { type Measured, metric, type Table } from '../harness/result.js';
 import { save } from '../harness/save.js';
@@ -12,6 +11,8 @@ import { benchPeers, type PeerComparison } from './peers-bench.js';
 /** What the comparison is about: a dense model, many small experts, and few large ones. */
 export const PEER_MODELS: readonly string[] = ['dense-1.1b', 'olmoe', 'mixtral'];
 
+const { context, layers, prefill, runs, threads, tokens } = SHARED;
+
 export function peersOptions(y: Builder) {
   return y
     .positional('models', {
@@ -19,17 +20,13 @@ export function peersOptions(y: Builder) {
       array: true,
       describe: `geometries or model files [default: ${PEER_MODELS.join(' ')}]`,
     })
-    .option('tokens', { type: 'number', default: 32, describe: 'to decode, one by one' })
-    .option('prefill', { type: 'number', default: 512, describe: 'tokens of the timed prompt' })
-    .option('context', { type: 'number', default: 1024, describe: 'tokens before the second timed decode' })
+    .options({ threads, runs, tokens: { ...tokens, default: 32 }, prefill, layers })
+    .option('context', { ...context, default: 1024 })
     .option('checked', {
       type: 'number',
       default: 64,
       describe: 'positions at which the choices are compared',
     })
-    .option('runs', { type: 'number', default: 3, describe: 'of each, in turns, each a fresh process' })
-    .option('threads', { type: 'number', describe: 'of both [default: CPUs allowed]' })
-    .option('layers', { type: 'number', describe: 'of the geometries [default: their own]' })
     .option('directory', { type: 'string', describe: 'where files are kept; else they are removed again' });
 }
 
@@ -46,7 +43,7 @@ export async function runPeers(
     checked: count('checked', args.checked, 100_000, 0),
     warmup: 128,
     runs: count('runs', args.runs, 1_000),
-    threads: count('threads', args.threads ?? (await threadBudget()).threads, 1024),
+    threads: await threadsOf(args.threads),
     directory: args.directory,
     ...(args.layers === undefined ? {} : { layers: count('layers', args.layers, 65_535) }),
     onStep: line.step,

@@ -1,5 +1,5 @@
 /** `cflow-bench quality`. */
-import { type Builder, count, mega, print, table } from '../harness/cli-common.js';
+import { type Builder, count, mega, print, SHARED, table, threadsOf } from '../harness/cli-common.js';
 import { type Measured, metric } from '../harness/result.js';
 import { save } from '../harness/save.js';
 import { benchQuality, type QualityReport } from './quality-bench.js';
@@ -7,18 +7,14 @@ import { benchQuality, type QualityReport } from './quality-bench.js';
 export function qualityOptions(y: Builder) {
   return y
     .positional('source', { type: 'string', demandOption: true, describe: 'checkpoint directory' })
-    .positional('texts', {
-      type: 'string',
-      demandOption: true,
-      describe: 'texts that the model has not seen, split at <|endoftext|>',
-    })
+    .positional('texts', { ...SHARED.texts, demandOption: true })
     .option('stories', { type: 'number', describe: 'how many texts [default: all]' })
     .option('arithmetic', {
       choices: ['f32', 'q8'] as const,
       default: 'f32' as const,
       describe: 'f32: the cost of the weights alone; q8: with 8-bit activations',
     })
-    .option('threads', { type: 'number', describe: 'threads that compute [default: CPUs allowed]' });
+    .option('threads', SHARED.threads);
 }
 
 export async function runQuality(
@@ -30,7 +26,7 @@ export async function runQuality(
     texts,
     arithmetic,
     ...(stories === undefined ? {} : { stories: count('stories', stories, 2 ** 32) }),
-    ...(threads === undefined ? {} : { threads: count('threads', threads, 1024) }),
+    threads: await threadsOf(threads),
   });
   await save('quality', args, () => qualityMeasured(report));
   await print(args, report, describeQuality);

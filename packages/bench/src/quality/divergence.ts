@@ -1,5 +1,6 @@
 /** How far a model's predictions lie from those of the exact one. */
 import type { Model } from '@cflow/runtime-native';
+import { klDivergence } from '../harness/distribution.js';
 import { argmax } from '../harness/statistics.js';
 
 export interface Divergence {
@@ -36,16 +37,4 @@ async function logitsOf(model: Model, ids: readonly number[]): Promise<Float32Ar
     await session.close();
   }
   return all;
-}
-
-/** Σ p (ln p − ln q) of the softmax of both; at least 0 but for rounding. */
-export function klDivergence(p: Float32Array, q: Float32Array): number {
-  const [logP, logQ] = [logSoftmax(p), logSoftmax(q)];
-  return logP.reduce((sum, lp, i) => sum + Math.exp(lp) * (lp - logQ[i]!), 0);
-}
-
-function logSoftmax(logits: Float32Array): Float64Array {
-  const most = logits.reduce((a, b) => Math.max(a, b), Number.NEGATIVE_INFINITY);
-  const sum = logits.reduce((total, logit) => total + Math.exp(logit - most), 0);
-  return Float64Array.from(logits, (logit) => logit - most - Math.log(sum));
 }

@@ -1,10 +1,11 @@
 /** What quantization costs a model: its loss on a text, for each way to store the weights. */
-import { mkdtemp, readFile, rm, stat } from 'node:fs/promises';
+import { mkdtemp, rm, stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { convert } from '@cflow/convert';
 import type { Dtype } from '@cflow/format';
 import { Model, type NativeEngineOptions, perplexity, splitStories } from '@cflow/runtime-native';
+import { readTexts } from '../harness/tokens.js';
 import { type Divergence, divergence } from './divergence.js';
 
 export interface QualityOptions {
@@ -49,7 +50,7 @@ const WEIGHTS: Readonly<Record<string, { readonly dtype: Dtype; readonly scaleSe
 
 /** @throws CflowError as conversion, opening and `perplexity` do */
 export async function benchQuality(options: QualityOptions): Promise<QualityReport> {
-  const texts = await readFile(options.texts, 'utf8');
+  const texts = await readTexts(options.texts);
   const directory = await mkdtemp(join(tmpdir(), 'cflow-quality-'));
   try {
     const scores: (Score & { weights: string })[] = [];

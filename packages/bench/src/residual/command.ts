@@ -1,7 +1,7 @@
 /** `cflow-bench residual`. */
 import { tmpdir } from 'node:os';
 import type { ArgumentsCamelCase, Argv, CommandModule } from 'yargs';
-import { type Builder, count, print } from '../harness/cli-common.js';
+import { type Builder, count, print, SHARED } from '../harness/cli-common.js';
 import { progress } from '../harness/progress.js';
 import type { MeasureContext } from '../harness/quick.js';
 import type { Measured } from '../harness/result.js';
@@ -15,13 +15,10 @@ const QUICK_SWEEP = [CRITERIA.ratio, Number.POSITIVE_INFINITY];
 
 function options(y: Builder) {
   return y
-    .positional('model', { type: 'string', demandOption: true, describe: '.cflow, .vflow or checkpoint' })
-    .option('texts', {
-      type: 'string',
-      describe: 'texts split at <|endoftext|> [default: what the model says]',
-    })
+    .positional('model', { ...SHARED.model, describe: '.cflow, .vflow or checkpoint' })
+    .option('texts', { ...SHARED.texts, describe: `${SHARED.texts.describe} [default: what the model says]` })
     .option('tokens', { type: 'number', default: 2000, describe: 'in all' })
-    .option('seed', { type: 'number', default: 1, describe: 'of what the model says' });
+    .option('seed', SHARED.seed);
 }
 
 type Options = ReturnType<typeof options> extends Argv<infer Given> ? Given : never;

@@ -1,13 +1,15 @@
 /** The two hypotheses of the report's §6.3, on a trained model, by the reference interpreter. */
-import { mkdtemp, readFile, rm, stat } from 'node:fs/promises';
+import { mkdtemp, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { convert } from '@cflow/convert';
-import { buildPlan, type ExecutionPlan, openModel } from '@cflow/format';
+import { buildPlan, type ExecutionPlan, type ModelFile, openModel } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
-import { FileWeightStore, Interpreter } from '@cflow/runtime-native';
+import { FileWeightStore, Interpreter, TextTokenizer } from '@cflow/runtime-native';
+import { klDivergence } from '../harness/distribution.js';
+import { argmax } from '../harness/statistics.js';
+import { readTexts, sampler, textIds } from '../harness/tokens.js';
 import { RouterRecord } from './experts.js';
 import { requireAdditive, Speculation } from './speculate.js';
-import { sampler, textIds } from './tokens.js';
 
 export interface ResidualOptions {
   /** .cflow, .vflow or checkpoint directory; the latter is converted in f32. */
@@ -66,7 +68,8 @@ export async function benchResidual(options: ResidualOptions): Promise<ResidualR
       const model = await openModel(source);
       const plan = buildPlan(model.config, { transfers: 'none' });
       requireAdditive(plan);
-      const given = options.texts === undefined ? undefined : await idsOf(file, options);
+      const { texts, tokens } = options;
+      const given = texts === undefined ? undefined : await idsOf(model, texts, tokens);
       const exact = await observe({ plan, weights: new FileWeightStore(source, model) }, given, options);
       return { model: model.config.name, ...exact };
     } finally {
@@ -84,8 +87,10 @@ async function asFile(model: string, folder: string): Promise<string> {
   return output;
 }
 
-const idsOf = async (file: string, { texts, tokens }: ResidualOptions) =>
-  textIds(file, await readFile(texts!, 'utf8'), tokens);
+async function idsOf({ config, metadata }: ModelFile, file: string, tokens: number): Promise<number[][]> {
+  const tokenizer = metadata.tokenizer && new TextTokenizer(metadata.tokenizer);
+  return textIds(await readTexts(file), { tokenizer, contextLength: config.contextLength }, tokens);
+}
 
 /** A sequence of tokens, and what the exact model says behind each. */
 interface Sequence {
@@ -146,8 +151,8 @@ async function speculate(
     const speculation = new Speculation(interpreter, threshold);
     for (const [i, id] of ids.entries()) {
       await interpreter.step(id, { onPhase: speculation.onPhase });
-      sum.same += Number(largest(interpreter.logits) === largest(logits[i]!));
-      sum.kl += divergence(logits[i]!, interpreter.logits);
+      sum.same += Number(argmax(interpreter.logits) === argmax(logits[i]!));
+      sum.kl += klDivergence(logits[i]!, interpreter.logits);
       sum.positions++;
     }
     sum.accepted += speculation.accepted;
@@ -162,18 +167,4 @@ async function speculate(
     sameToken: sum.same / sum.positions,
     kl: sum.kl / sum.positions,
   };
-}
-
-const largest = (x: Float32Array) => x.reduce((best, value, i) => (value > x[best]! ? i : best), 0);
-
-function logSoftmax(x: Float32Array): Float64Array {
-  const most = x[largest(x)]!;
-  const log = Math.log(x.reduce((sum, value) => sum + Math.exp(value - most), 0)) + most;
-  return Float64Array.from(x, (value) => value - log);
-}
-
-/** KL(p || q) of two rows of logits, nats. */
-export function divergence(p: Float32Array, q: Float32Array): number {
-  const [a, b] = [logSoftmax(p), logSoftmax(q)];
-  return a.reduce((sum, value, i) => sum + Math.exp(value) * (value - b[i]!), 0);
 }

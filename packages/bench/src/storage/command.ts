@@ -1,7 +1,7 @@
 /** `cflow-bench storage`. */
 import { tmpdir } from 'node:os';
 import type { ArgumentsCamelCase, Argv, CommandModule } from 'yargs';
-import { type Builder, count, print } from '../harness/cli-common.js';
+import { type Builder, blockOf, count, ioOf, print, SHARED } from '../harness/cli-common.js';
 import { progress } from '../harness/progress.js';
 import type { MeasureContext } from '../harness/quick.js';
 import type { Measured } from '../harness/result.js';
@@ -9,25 +9,27 @@ import { save } from '../harness/save.js';
 import { measuredText } from '../report/text.js';
 import { benchStorage, storageMeasured } from './storage-bench.js';
 
-const KIB = 1024;
 /** Enough that a run takes longer than its first and last read. */
 const RUN_BYTES = 2 ** 27;
-const SWEEP = [16, 64, 256, 1024, 4096];
+const SWEEP = ['16KiB', '64KiB', '256KiB', '1MiB', '4MiB'];
 
 function options(y: Builder) {
   return y
-    .positional('model', { type: 'string', demandOption: true, describe: '.cflow or .vflow' })
-    .option('directory', { type: 'string', default: tmpdir(), describe: 'for the other container' })
-    .option('block', { type: 'number', default: 1024, describe: 'KiB of one read of a pass' })
-    .option('depth', { type: 'number', default: 4, describe: 'reads under way at once' })
-    .option('runs', { type: 'number', default: 5, describe: 'of each pass, in turns' })
-    .option('blocks', { type: 'number', array: true, default: SWEEP, describe: 'KiB, of the sweep' })
+    .positional('model', SHARED.model)
+    .option('directory', SHARED.directory)
+    .option('io-block', SHARED['io-block'])
+    .option('io-depth', SHARED['io-depth'])
+    .option('runs', { ...SHARED.runs, default: 5 })
+    .option('blocks', {
+      type: 'string',
+      array: true,
+      default: SWEEP,
+      describe: 'sizes of reads of the sweep',
+    })
     .option('milliseconds', { type: 'number', default: 500, describe: 'of each block size' });
 }
 
 type Options = ReturnType<typeof options> extends Argv<infer Given> ? Given : never;
-
-const MOST_KIB = 2 ** 20;
 
 export const command: CommandModule<object, Options> = {
   command: 'storage <model>',
@@ -36,19 +38,15 @@ export const command: CommandModule<object, Options> = {
   handler: run,
 };
 
-/** @throws CflowError USAGE unless it is a multiple of 4 KiB */
-const bytesOf = (field: string, kib: number) => 4 * KIB * count(`${field} / 4`, kib / 4, MOST_KIB / 4);
-
 async function run(args: ArgumentsCamelCase<Options>): Promise<void> {
   const line = progress(args.json === true);
   const report = await benchStorage({
     model: args.model,
-    directory: args.directory,
-    block: bytesOf('block', args.block),
-    depth: count('depth', args.depth, 256),
+    directory: args.directory ?? tmpdir(),
+    ...ioOf(args),
     runs: count('runs', args.runs, 1000),
     bytes: RUN_BYTES,
-    blocks: args.blocks.map((kib) => bytesOf('blocks', kib)),
+    blocks: args.blocks.map((size) => blockOf('blocks', size)),
     milliseconds: count('milliseconds', args.milliseconds, 60_000),
     onStep: line.step,
   }).finally(line.stop);
@@ -62,7 +60,7 @@ export async function measureQuick({
   model,
   directory,
 }: Pick<MeasureContext, 'model' | 'directory'>): Promise<Measured> {
-  const sizes = { block: 1024 * KIB, blocks: [64 * KIB, 1024 * KIB], depth: 4 };
+  const sizes = { block: 2 ** 20, blocks: [2 ** 16, 2 ** 20], depth: 4 };
   return storageMeasured(
     await benchStorage({ model, directory, ...sizes, runs: 5, bytes: RUN_BYTES / 4, milliseconds: 100 }),
   );

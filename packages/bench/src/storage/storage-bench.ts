@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { convert } from '@cflow/convert';
 import { CflowError, type Container, openModel } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
-import { type Addon, addonProblem, loadAddon, type RegionsRead } from '@cflow/runtime-native';
+import { type Addon, type RegionsRead, requireAddon } from '@cflow/runtime-native';
 import { type Measured, metric, type Table } from '../harness/result.js';
 import { spread } from '../harness/statistics.js';
 import { ORDERS, type Order, regionsInOrder } from './regions.js';
@@ -72,8 +72,7 @@ interface Opened {
 
 /** @throws CflowError UNSUPPORTED without the addon, VERIFY_FAILED if passes read different bytes, as convert and readers do */
 export async function benchStorage(options: StorageOptions): Promise<StorageReport> {
-  const addon = loadAddon();
-  if (!addon) throw new CflowError('UNSUPPORTED', `no native addon: ${addonProblem()}`);
+  const addon = requireAddon();
   const folder = await mkdtemp(join(options.directory, 'cflow-storage-'));
   const opened: Opened[] = [];
   try {

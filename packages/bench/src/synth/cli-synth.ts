@@ -1,6 +1,7 @@
 /** `cflow-bench synth`. */
 import { CflowError, DTYPE_NAMES, type Dtype } from '@cflow/format';
-import { type Builder, count, mega, print } from '../harness/cli-common.js';
+import { parseBytes } from '@cflow/runtime-native';
+import { type Builder, count, mega, print, SHARED } from '../harness/cli-common.js';
 import { GEOMETRIES } from './geometry.js';
 import { type SynthResult, synthesize } from './synth.js';
 import { MODEL_FORMATS, type ModelFormat, type SynthModelResult, synthesizeModel } from './synth-model.js';
@@ -24,14 +25,17 @@ export function synthOptions(y: Builder) {
       choices: GEOMETRIES,
       describe: 'whose shapes',
     })
-    .option('bytes', { type: 'number', describe: 'about so many bytes of weights, by the number of layers' })
-    .option('layers', { type: 'number', describe: 'so many layers (models only)' })
+    .option('bytes', {
+      type: 'string',
+      describe: 'about so much of weights, as 2GB, by the number of layers',
+    })
+    .option('layers', { ...SHARED.layers, describe: `${SHARED.layers.describe}; models only` })
     .option('shards', { type: 'number', describe: 'files of a checkpoint [default: 1]' })
     .option('dtype', {
       choices: DTYPES,
       describe: 'of the weights [default: bf16 for a checkpoint, q4_0 for a model]',
     })
-    .option('seed', { type: 'number', default: 1, describe: 'same seed, same bytes' })
+    .option('seed', SHARED.seed)
     .option('overwrite', { type: 'boolean', default: false, describe: 'replace an existing file' })
     .conflicts('bytes', 'layers');
 }
@@ -84,7 +88,7 @@ async function model(args: SynthArgs, format: ModelFormat): Promise<SynthModelRe
 }
 
 function bytesOf({ bytes }: SynthArgs): { bytes?: number } {
-  return bytes === undefined ? {} : { bytes: count('bytes', bytes, Number.MAX_SAFE_INTEGER) };
+  return bytes === undefined ? {} : { bytes: parseBytes(bytes, '--bytes') };
 }
 
 function dtypeOf<T extends string>({ dtype, format }: SynthArgs, names: readonly T[], usual: T): T {

@@ -332,6 +332,15 @@ export function loadAddon(): Addon | undefined {
   return 'addon' in loaded ? loaded.addon : undefined;
 }
 
+/** The addon. @throws CflowError UNSUPPORTED without it, and why */
+export function requireAddon(): Addon {
+  const addon = loadAddon();
+  if (addon) return addon;
+  throw new CflowError('UNSUPPORTED', `no native addon: ${addonProblem()}`, {
+    remedy: 'npm rebuild @cflow/runtime-native builds it, with make and a C++20 compiler',
+  });
+}
+
 /** Why there is no addon; empty if there is one. */
 export function addonProblem(): string {
   loaded ??= load();

@@ -36,7 +36,7 @@ export interface ChosenTiers {
   readonly direct?: NativeDirectOptions;
 }
 
-/** One MiB in flight four times keeps a disk busy; `cflow-bench overlap --blocks` sweeps both. */
+/** One MiB in flight four times keeps a disk busy; `cflow-bench overlap --sweep` sweeps both. */
 export const IO_DEFAULTS: IoChoice = { block: 2 ** 20, depth: 4, backend: 'auto', mode: 'auto' };
 /** Tokens; `cflow-bench cache` compares it with others, and with LRU, on recorded routings. */
 export const HALF_LIFE = 64;
