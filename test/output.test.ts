@@ -44,7 +44,7 @@ const OUTPUTS: readonly [Name, (model: string) => string[]][] = [
   ['cflow-run', () => ['--help']],
   ['cflow-run', (file) => [file, ...RUN]],
   ['cflow-run', (file) => [file, ...RUN, '--json']],
-  ['cflow-run', (file) => [file, '--prompt', 'x', '--max-tokens', '5']],
+  ['cflow-run', (file) => [file, '--prompt', 'x', '--max-tokens', '5', '--seed', '1']],
   ['cflow-convert', () => ['--help']],
   ['cflow-convert', (file) => [file, `${file}.full.vflow`, '--overwrite']],
   ['cflow-convert', (file) => [file, `${file}.json.vflow`, '--overwrite', '--json']],

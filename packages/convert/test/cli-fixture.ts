@@ -19,15 +19,12 @@ interface Started {
 }
 
 export function start(...args: string[]): Started {
-  return startWith({}, args);
+  return startNode(BIN, ...args);
 }
 
-/** With more in its environment. */
-export function startWith(env: Record<string, string>, args: readonly string[]): Started {
-  const child = spawn(process.execPath, [BIN, ...args], {
-    stdio: ['ignore', 'pipe', 'pipe'],
-    env: { ...process.env, ...env },
-  });
+/** Any script. */
+export function startNode(...args: string[]): Started {
+  const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'pipe'] });
   const exit = new Promise<number | null>((resolve) => child.once('close', resolve));
   const outcome = Promise.all([exit, text(child.stdout), text(child.stderr)]);
   return { child, outcome: outcome.then(([code, stdout, stderr]) => ({ code, stdout, stderr })) };

@@ -153,15 +153,30 @@ function generator(seed: number) {
   };
 }
 
+/** Opening passes over a head once or twice; what reads more of a file than this goes round in circles. */
+const PASSES = 10;
+const MOST_READS = 200;
+
+/** Counts what is read. */
+function counted(bytes: Uint8Array) {
+  const source = inMemory(bytes);
+  const seen = { bytes: 0, reads: 0 };
+  const read: typeof source.read = (offset, length) => {
+    seen.bytes += length;
+    seen.reads++;
+    return source.read(offset, length);
+  };
+  return { source: { ...source, read }, seen };
+}
+
 describe('4,000 mutants of a head', () => {
   const sound = rich();
   const headBytes = 1_400;
 
-  it('are opened or refused with a typed error, and soon', async () => {
+  it('are opened or refused with a typed error, from few reads', async () => {
     await openGguf(inMemory(sound));
     const next = generator(42);
     const counts = { opened: 0, refused: 0 };
-    const started = performance.now();
     for (let i = 0; i < 4_000; i++) {
       const bytes = Buffer.from(sound.subarray(0, next(8) === 0 ? next(sound.length) : sound.length));
       const changes = 1 + next(3);
@@ -169,10 +184,13 @@ describe('4,000 mutants of a head', () => {
         const at = next(Math.min(headBytes, bytes.length));
         bytes[at] = next(2) ? next(256) : [0, 1, 0x7f, 0x80, 0xff][next(5)]!;
       }
-      const error = await openGguf(inMemory(bytes)).then(
+      const { source, seen } = counted(bytes);
+      const error = await openGguf(source).then(
         () => undefined,
         (thrown: unknown) => thrown,
       );
+      expect(seen.bytes, `bytes read of mutant ${i}`).toBeLessThanOrEqual(PASSES * bytes.length);
+      expect(seen.reads, `reads of mutant ${i}`).toBeLessThanOrEqual(MOST_READS);
       counts[error ? 'refused' : 'opened']++;
       if (error === undefined) continue;
       if (!(error instanceof CflowError)) throw new Error(`mutant ${i}: ${String(error)}`, { cause: error });
@@ -181,7 +199,5 @@ describe('4,000 mutants of a head', () => {
     }
     expect(counts.refused).toBeGreaterThan(1_000);
     expect(counts.opened).toBeGreaterThan(10);
-    // 15 ms each would already be a file that makes a reader work; a sound one takes well under one.
-    expect(performance.now() - started).toBeLessThan(60_000);
-  }, 90_000);
+  });
 });

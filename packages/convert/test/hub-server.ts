@@ -13,8 +13,8 @@ export type Fault =
   | { body: Uint8Array; status?: number; headers?: Record<string, string> }
   /** Ranges are not understood. */
   | { whole: true }
-  /** So many milliseconds between pieces of 1 MiB. */
-  | { slow: number }
+  /** Sends so many bytes of the body, and then neither sends nor hangs up. */
+  | { stallAfter: number }
   /** Neither answers nor hangs up. */
   | { silent: true };
 
@@ -179,16 +179,8 @@ function sendBytes(
   const part = bytes.subarray(start, end);
   if (fault && 'cutAfter' in fault)
     response.write(part.subarray(0, fault.cutAfter), () => response.destroy());
-  else if (fault && 'slow' in fault) void sendSlowly(response, part, fault.slow);
+  else if (fault && 'stallAfter' in fault) response.write(part.subarray(0, fault.stallAfter));
   else response.end(part);
-}
-
-async function sendSlowly(response: ServerResponse, part: Uint8Array, ms: number): Promise<void> {
-  for (let at = 0; at < part.length && !response.destroyed; at += 2 ** 20) {
-    response.write(part.subarray(at, at + 2 ** 20));
-    await new Promise((resolve) => setTimeout(resolve, ms));
-  }
-  response.end();
 }
 
 export function isLarge(file: string): boolean {

@@ -228,19 +228,28 @@ describe('a download that ends too soon', () => {
     expect((await listing(place.cached('blobs'))).some((name) => name.includes('incomplete'))).toBe(false);
   });
 
-  it('because its process is killed, three times at random moments, ends in the same bytes', async () => {
+  it('because its process is killed, three times, ends in the same bytes', async () => {
     const files = bf16Files(LARGER, 2);
     const place = await hubWith(files);
-    place.hub.fault = ({ host }) => (host === 'content' ? { slow: 10 } : undefined);
+    /** Three of them are less than the smaller file. */
+    const piece = 5 * 2 ** 20;
+    place.hub.fault = ({ host, range }) =>
+      host === 'content' && range !== 'bytes=0-131071' ? { stallAfter: piece } : undefined;
     const output = join(place.out, 'm.cflow');
-    const unfinished = async () =>
-      (await tree(place.home).catch(() => [])).filter((name) => name.endsWith('incomplete')).length;
-    for (let i = 0; i < 3; i++) {
+    /** Bytes of what is being fetched. */
+    const unfinished = async () => {
+      const names = await listing(place.cached('blobs')).catch(() => []);
+      const partial = names.filter((name) => name.endsWith('incomplete'));
+      const sizes = await Promise.all(partial.map((name) => stat(place.cached('blobs', name))));
+      return sizes.filter(({ size }) => size > 0).map(({ size }) => size);
+    };
+    for (let i = 1; i <= 3; i++) {
       const { child, outcome } = start(SOURCE, output, '--resume');
-      while (child.exitCode === null && !(await unfinished())) await pause(5);
-      await pause(Math.random() * 400);
+      const all = [i * piece, i * piece];
+      while (child.exitCode === null && (await unfinished()).join() !== all.join()) await pause(5);
       child.kill('SIGKILL');
       await outcome;
+      expect(await unfinished()).toEqual(all);
       await expect(stat(output)).rejects.toThrow('ENOENT');
     }
     place.hub.fault = () => undefined;
@@ -248,7 +257,7 @@ describe('a download that ends too soon', () => {
     for (const [name, bytes] of Object.entries(place.hub.repos[REPO]!.files)) {
       expect((await readFile(place.cached('snapshots', COMMIT, name))).equals(bytes), name).toBe(true);
     }
-    expect(await unfinished()).toBe(0);
+    expect(await unfinished()).toEqual([]);
     expect((await run(SOURCE, join(place.out, 'whole.cflow'))).code).toBe(0);
     expect(await sameBytes(output, join(place.out, 'whole.cflow'))).toBe(true);
   });

@@ -3,11 +3,10 @@ import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { crc32 } from 'node:zlib';
 import { CflowError } from '@cflow/format';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, onTestFinished, vi } from 'vitest';
 import { partialNames, ResumableFile } from '../src/resume-file.js';
 import { readJournal } from '../src/resume-journal.js';
 import { listing } from './cli-fixture.js';
-import { pause } from './resume-fixture.js';
 import { directory } from './sources-fixture.js';
 
 const facts = { bytes: 8, dtype: 'f32' };
@@ -34,15 +33,19 @@ const SUMS = [
 
 describe('ResumableFile', () => {
   it('vouches for regions that ended and for the beginning of the current one', async () => {
+    const clock = vi.spyOn(performance, 'now').mockReturnValue(0);
+    onTestFinished(() => clock.mockRestore());
     const dir = await directory({});
     const file = await ResumableFile.open(join(dir, 'a'), options);
     await put(file, 0, Uint8Array.of(1, 2));
     await put(file, 2, Uint8Array.of(3));
-    await pause(250);
+    // What is written from now on is secured; the next only after as long again.
+    clock.mockReturnValue(250);
     const first = await put(file, 3, Uint8Array.of(4));
     await put(file, 4, Uint8Array.of(5), first);
-    await pause(100);
-    const { sums, secured } = (await readJournal(join(dir, '.a.journal')))!;
+    const journal = () => readJournal(join(dir, '.a.journal'));
+    await vi.waitUntil(async () => (await journal())!.secured > 0, { timeout: 60_000 });
+    const { sums, secured } = (await journal())!;
     expect([...sums]).toEqual([...SUMS, [4, crc32(Uint8Array.of(4))]]);
     expect(secured).toBe(4);
     await file.leave(new Error('no reason to keep it'));

@@ -1,7 +1,9 @@
 import { readFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { ConvertRequest } from '../src/options.js';
+import { partialNames } from '../src/resume-file.js';
 import { readJournal } from '../src/resume-journal.js';
-import { llamaConfig, llamaTensors, type Shape, startWith } from './cli-fixture.js';
+import { llamaConfig, llamaTensors, type Shape, startNode } from './cli-fixture.js';
 import { safetensors } from './sources-fixture.js';
 
 /** About 68 million parameters: as much work as a test can wait for, and several entries of a journal. */
@@ -77,20 +79,17 @@ export function llamaTensorShapes(shape: Shape): Record<string, number[]> {
   return Object.fromEntries(names.map((name) => [name, dims[name.split('.').at(-2)!] ?? [hidden]]));
 }
 
-/** Starts the command, waits until its own journal vouches for something, waits some more, kills it. */
-export async function killInTheMiddle(args: string[], output: string, delay: number): Promise<number> {
-  const journal = join(output, '..', `.${output.split('/').at(-1)}.journal`);
-  // Scalar code gives the same bytes slowly enough to be killed before it is done.
-  const { child, outcome } = startWith({ CFLOW_ISA: 'scalar' }, args);
-  for (;;) {
-    const contents = await readJournal(journal);
-    if (child.exitCode !== null || (contents?.owner?.pid === child.pid && contents?.secured)) break;
-    await pause(5);
-  }
-  await pause(delay);
-  child.kill('SIGKILL');
-  await outcome;
-  return (await readJournal(journal))?.secured ?? 0;
+const KILLED = fileURLToPath(new URL('killed-process.mjs', import.meta.url));
+
+/**
+ * Converts in a process that is killed as soon as the journal vouches for something behind a `share` of the output.
+ * Resolves to the bytes that it vouches for.
+ */
+export async function killInTheMiddle(request: ConvertRequest, share: number): Promise<number> {
+  const { child, outcome } = startNode(KILLED, JSON.stringify(request), String(share));
+  const { stderr } = await outcome;
+  if (child.signalCode !== 'SIGKILL') throw new Error(`was not killed: ${stderr}`);
+  return (await readJournal(partialNames(request.output).journal))!.secured;
 }
 
 export function pause(ms: number): Promise<void> {

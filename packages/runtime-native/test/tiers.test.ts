@@ -219,7 +219,7 @@ describe('configureTiers', () => {
           expect(() => fits(sizes, { ...wish, budget: limit - 2 * MB })).toThrow(CflowError);
         }
       }),
-      { numRuns: 300 },
+      { numRuns: 300, seed: 1 },
     );
   });
 
