@@ -81,4 +81,14 @@ describe('diskBandwidth', () => {
   ])('rejects %s', async (_, size, block, code) => {
     await expect(addon.diskBandwidth(file.fd, size, { ...OPTIONS, block })).rejects.toMatchObject({ code });
   });
+
+  it('rejects ragged blocks as reading regions does', async () => {
+    const options = { ...OPTIONS, block: 5000, prefetch: false };
+    const problems = [
+      addon.diskBandwidth(file.fd, SIZE, options),
+      addon.readRegions(file.fd, Float64Array.of(0, 8192), options),
+    ].map((work) => work.catch(({ code, message }) => `${code}: ${message}`));
+    const problem = 'LIMIT_EXCEEDED: a disk queue has blocks of a multiple of 4096 bytes';
+    expect(await Promise.all(problems)).toEqual([problem, problem]);
+  });
 });

@@ -1,12 +1,12 @@
 /** Models that are fetched while they run: the same bits as in memory, whatever is fetched, how, when and how often. */
-import { mkdtemp, rm, truncate, utimes, writeFile } from 'node:fs/promises';
+import { chmod, link, mkdtemp, rename, rm, truncate, utimes, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { TRANSFER_MODES } from '@cflow/format';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { type ModelShape, makeConfig } from '../../format/test/support.js';
 import { Model, type OpenModelOptions } from '../src/model.js';
-import { goldenJson, type Trace } from './helpers.js';
+import { goldenJson, goldenPath, loadSafetensors, type Trace } from './helpers.js';
 import { type FileOptions, goldenFile, modelBytes, quarter, randomTensors } from './model-file.js';
 import { modelOpener } from './opened.js';
 
@@ -300,5 +300,45 @@ describe('what is refused', () => {
     for (const ids of [rest, [first!]]) {
       await expect(model.createSession().prefill(ids)).rejects.toMatchObject({ code: 'NOT_READABLE' });
     }
+  });
+
+  describe('a file whose time of modification is that of before', () => {
+    /** A model that fetches from a file, once it has run; and what it does then. */
+    async function running(bytes: Uint8Array) {
+      const path = await write(bytes);
+      await utimes(path, 1, 1);
+      const model = await open(path, direct({ expertSlots: 64 }));
+      const ids = tokensOf('arch2_4').slice(0, 4);
+      const expected = await logitsOf(model, ids);
+      return { path, expected, again: () => logitsOf(model, ids) };
+    }
+
+    it('is noticed when other weights of the same size are in it', async () => {
+      const { bytes } = await goldenFile('arch2_4', { dtype: 'q4_0' });
+      const { path, again } = await running(bytes);
+      const tensors = loadSafetensors(goldenPath('arch2_4', 'model.safetensors'));
+      tensors.get('layers.0.attn.q_proj.weight')!.values.reverse();
+      const { config } = await goldenFile('arch2_4');
+      const other = await modelBytes(config, tensors, { dtype: 'q4_0' });
+      expect(other.length).toBe(bytes.length);
+      await writeFile(path, other);
+      await utimes(path, 1, 1);
+      for (let i = 0; i < 2; i++) await expect(again()).rejects.toMatchObject({ code: 'NOT_READABLE' });
+    });
+
+    it('may have another name, a second one and other permissions', async () => {
+      const { bytes } = await goldenFile('arch2_4', { dtype: 'q4_0' });
+      const { path, expected, again } = await running(bytes);
+      for (const change of [
+        () => chmod(path, 0o400),
+        () => link(path, `${path}.second`),
+        () => rename(path, `${path}.moved`),
+        () => rm(`${path}.second`),
+        () => rm(`${path}.moved`),
+      ]) {
+        await change();
+        expect(await again()).toEqual(expected);
+      }
+    });
   });
 });

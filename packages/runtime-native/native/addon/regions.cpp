@@ -31,7 +31,6 @@ Napi::Value read(const Napi::CallbackInfo& info) {
     const int fd = info[0].ToNumber();
     const auto given = info[2].ToObject();
     const IoOptions options = io_options(given);
-    if (options.block % kIoAlign) throw Error("USAGE", "block is not a multiple of 4096");
     const bool prefetch = given.Get("prefetch").ToBoolean();
     auto regions = regions_of(info[1]);
     return Work<RegionRead>::start(

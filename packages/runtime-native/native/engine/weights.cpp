@@ -110,14 +110,12 @@ void unguard(Guarded* entry) {
   throw Error("NOT_READABLE", "the file has become shorter", "convert or copy it again");
 }
 
-/// When the contents of a file last changed.
-timespec changed(const struct stat& file) {
 #ifdef __APPLE__
-  return file.st_mtimespec;
-#else
-  return file.st_mtim;
+#define st_mtim st_mtimespec
+#define st_ctim st_ctimespec
 #endif
-}
+
+bool same(const timespec& a, const timespec& b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }
 
 class MappedWeights : public Weights {
  public:
@@ -203,7 +201,7 @@ class DirectWeights final : public MappedWeights {
  public:
   DirectWeights(int fd, uint64_t size, std::span<const FetchRegion> resident, IoQueue& io)
       : MappedWeights(fd, size), block_(place(resident), "resident weights") {
-    if (fstat(fd, &opened_) != 0) unreadable("cannot look at the file");
+    if (fstat(fd, &opened_) != 0 || read_range(fd, head_, 0, head_bytes())) unreadable("cannot look at the file");
     Transfer transfer;
     std::vector<IoRequest> requests;
     for (const Region& region : regions_) {
@@ -234,8 +232,13 @@ class DirectWeights final : public MappedWeights {
   bool whole() const override {
     struct stat now = {};
     if (fstat(fd(), &now) != 0 || now.st_size != opened_.st_size) return false;
-    const timespec then = changed(opened_);
-    return changed(now).tv_sec == then.tv_sec && changed(now).tv_nsec == then.tv_nsec;
+    if (!same(now.st_mtim, opened_.st_mtim)) return false;
+    if (same(now.st_ctim, opened_.st_ctim)) return true;
+    // A new name, owner or mode changes this time too, and does no harm; but whoever writes may have set the other back.
+    uint8_t head[kHead];
+    if (read_range(fd(), head, 0, head_bytes()) || std::memcmp(head, head_, head_bytes())) return false;
+    opened_ = now;
+    return true;
   }
 
  private:
@@ -245,6 +248,10 @@ class DirectWeights final : public MappedWeights {
     /// Byte of the block.
     uint64_t at;
   };
+
+  /// The header of a file: a checksum over the checksums of all else stands in it.
+  static constexpr uint64_t kHead = 4096;
+  uint64_t head_bytes() const { return std::min(size_, kHead); }
 
   /// Sorts the regions and gives them places; returns the bytes that they need.
   uint64_t place(std::span<const FetchRegion> resident) {
@@ -260,7 +267,9 @@ class DirectWeights final : public MappedWeights {
 
   std::vector<Region> regions_;
   const Block block_;
-  struct stat opened_ = {};
+  /// As when the file was last known to be what was opened.
+  mutable struct stat opened_ = {};
+  uint8_t head_[kHead];
 };
 
 }  // namespace
