@@ -1,7 +1,7 @@
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { loadAddon, Model, type NativeStats } from '@cflow/runtime-native';
+import { loadAddon, type NativeStats } from '@cflow/runtime-native';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { captured } from '../../runtime-native/test/helpers.js';
 import { main } from '../src/cli.js';
@@ -27,7 +27,7 @@ beforeAll(async () => {
 });
 afterAll(() => rm(dir, { recursive: true }));
 
-const lengths = { tokens: 3, prefill: 5, warmup: 2, context: 0, checked: 0 };
+const lengths = { tokens: 3, prefill: 5, warmup: 2, context: 0 };
 
 function bench(change: Partial<DecodeBenchOptions> = {}): Promise<DecodeReport> {
   const variants = parseVariants([], { engine: 'reference' });
@@ -70,19 +70,10 @@ describe('a measurement', () => {
     }
   });
 
-  it('decodes behind a context too, and keeps what is most likely after each position checked', async () => {
-    const report = await bench({ runs: 1, context: 6, checked: 7 });
+  it('decodes behind a context too', async () => {
+    const report = await bench({ runs: 1, context: 6 });
     const [{ runs, contextDecodeTokensPerSecond: behind }] = report.rows as [DecodeRow];
     expect(behind).toEqual(spread([3 / runs[0]!.contextDecodeSeconds!]));
-    await using model = await Model.open(file, { engine: 'reference' });
-    const session = model.createSession();
-    const expected: number[] = [];
-    for (const id of promptIds(7, 523, 5)) {
-      await session.decode(id);
-      const logits = [...session.logits()];
-      expected.push(logits.indexOf(Math.max(...logits)));
-    }
-    expect(runs[0]!.chosen).toEqual(expected);
   });
 
   it('fails as the run fails, without a stack', async () => {

@@ -16,7 +16,6 @@ const run = (change: Partial<DecodeRun>): DecodeRun => ({
   tokenSeconds: [],
   peakBytes: 100e6,
   backend: 'x',
-  chosen: [1, 2, 3, 4],
   ...change,
 });
 const row = (subject: string, ...runs: DecodeRun[]) =>
@@ -27,14 +26,13 @@ const report = (...rows: DecodeRow[]) =>
 const ours = row('cflow', run({}), run({ decodeSeconds: 2, openSeconds: 0.5, bytesPerToken: 5e6 }));
 const theirs = row(
   'llama.cpp',
-  run({ decodeSeconds: 2, prefillSeconds: 8, peakBytes: 200e6, chosen: [1, 2, 9, 4] }),
+  run({ decodeSeconds: 2, prefillSeconds: 8, peakBytes: 200e6 }),
   run({ decodeSeconds: 3, openSeconds: 2 }),
 );
 
 describe('against llama.cpp', () => {
   it('ratios are of each round, and above 1 where ours is better, in time and in speed', () => {
-    const { ratios, agreement } = against(report(ours, theirs));
-    expect(ratios).toEqual({
+    expect(against(report(ours, theirs))).toEqual({
       decode: [2, 1.5],
       'decode in context': [1, 1],
       prefill: [4, 1],
@@ -42,17 +40,18 @@ describe('against llama.cpp', () => {
       'first token': [1, 1],
       'peak memory': [2, 1],
     });
-    expect(agreement).toBe(0.75);
-  });
-
-  it('no agreement where nothing was checked', () => {
-    const [a, b] = [row('a', run({ chosen: [] })), row('b', run({ chosen: [] }))];
-    expect(against(report(a, b)).agreement).toBeUndefined();
   });
 
   it('gives the scorecard its figures by name', () => {
     const both = report(ours, theirs);
-    const measured = peersMeasured([{ model: 'olmoe', report: both, ...against(both) }]);
+    const quality = {
+      positions: 8,
+      ours: { perplexity: 4.125, kl: 0.001 },
+      theirs: { perplexity: 4, kl: 0.0005 },
+      between: 0.0012345,
+      sameToken: 0.75,
+    };
+    const measured = peersMeasured([{ model: 'olmoe', report: both, ratios: against(both), quality }]);
     const found = score({ peers: { measured } }).find(({ row: { claim } }) => claim.endsWith('olmoe'))!;
     expect(found).toMatchObject({
       status: 'proven',
@@ -65,6 +64,16 @@ describe('against llama.cpp', () => {
       '13.3 (10.7–16.0) tok/s',
       '1.75 (1.50–2.00) ×',
     ]);
+    expect(measured.tables![0]!.rows.slice(-4)).toEqual([
+      ['perplexity', '4.125', '4.000', '0.9697 ×'],
+      ['KL from f32 arithmetic', '0.001000 nats', '0.0005000 nats', '0.5000 ×'],
+      ['KL from ours to llama.cpp', '0.001234 nats', null, null],
+      ['same token chosen, of 8', '75.0 %', null, null],
+    ]);
+    const figures = new Map(measured.metrics.map(({ name, median, better }) => [name, [median, better]]));
+    expect(figures.get('olmoe cflow: perplexity')).toEqual([4.125, 'lower']);
+    expect(figures.get('olmoe llama.cpp: KL from f32 arithmetic')).toEqual([0.0005, 'lower']);
+    expect(figures.get('olmoe: KL from ours to llama.cpp')).toEqual([0.0012345, 'lower']);
   });
 
   it('begins nothing without the peer', async () => {

@@ -159,14 +159,13 @@ it('the structure of a file, counted by hand', async () => {
 });
 
 it('lengths shrink to the context of a small model', () => {
-  const asked = { tokens: 32, prefill: 512, warmup: 128, context: 1024, checked: 64 };
+  const asked = { tokens: 32, prefill: 512, warmup: 128, context: 1024 };
   expect(fitLengths(asked, 2048)).toEqual(asked);
   expect(fitLengths(asked, 512)).toEqual({
     tokens: 32,
     prefill: 504,
     warmup: 128,
     context: 472,
-    checked: 64,
   });
-  expect(fitLengths(asked, 40)).toEqual({ tokens: 32, prefill: 32, warmup: 32, context: 0, checked: 32 });
+  expect(fitLengths(asked, 40)).toEqual({ tokens: 32, prefill: 32, warmup: 32, context: 0 });
 });

@@ -42,7 +42,6 @@ export async function runDecode(
     prefill: count('prefill', args.prefill, 100_000),
     warmup: count('warmup', args.warmup, 100_000),
     context: count('context', args.context, 100_000, 0),
-    checked: 0,
     runs: count('runs', args.runs, 1_000),
     variants: parseVariants(args.variants, base),
     onRun: (subject, round) => line.step(`round ${round + 1} of ${args.runs}: ${subject}`),

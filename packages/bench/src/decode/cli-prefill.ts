@@ -36,7 +36,6 @@ export async function runPrefill(args: PrefillArgs & { json?: unknown }): Promis
           prefill,
           tokens: 1,
           context: 0,
-          checked: 0,
           variants: [{ name: 'cflow', options: {} }],
           onRun: (subject, round) => line.step(`prompt of ${prefill}, round ${round + 1}: ${subject}`),
         }),

@@ -100,7 +100,6 @@ export async function benchDecode(options: DecodeBenchOptions): Promise<DecodeRe
     prefill: options.prefill,
     warmup: options.warmup,
     context: options.context,
-    checked: options.checked,
     rounds: options.runs,
     plannedBytesPerToken: bytesPerToken,
     readBandwidth: Object.fromEntries(measured.map(([threads, best]) => [threads, spread(best)])),
@@ -131,13 +130,13 @@ async function describeModel({ file, ...lengths }: DecodeBenchOptions) {
 }
 
 /** Of the tokens that are passed or decoded in one sequence, which option gives their number. */
-function longest({ prefill, warmup, tokens, context, checked }: Lengths): Record<string, number> {
-  return { prefill, warmup, tokens, checked, context: context && context + tokens };
+function longest({ prefill, warmup, tokens, context }: Lengths): Record<string, number> {
+  return { prefill, warmup, tokens, context: context && context + tokens };
 }
 
 async function subjectsOf(options: DecodeBenchOptions): Promise<Subject[]> {
-  const { file, gguf, threads, tokens, prefill, warmup, context, checked } = options;
-  const lengths = { tokens, prefill, warmup, context, checked };
+  const { file, gguf, threads, tokens, prefill, warmup, context } = options;
+  const lengths = { tokens, prefill, warmup, context };
   const subject = (name: string, own: number, job: DecodeJob) => ({
     name,
     threads: own,

@@ -11,8 +11,6 @@ export interface Lengths {
   readonly warmup: number;
   /** Where it is not 0, `tokens` are decoded once more, behind so many. */
   readonly context: number;
-  /** Positions of a fixed text after each of which the most likely token is kept, to see that engines agree. */
-  readonly checked: number;
 }
 
 export type DecodeJob =
@@ -42,8 +40,6 @@ export interface DecodeRun {
   readonly decodeSeconds: number;
   /** For as many behind `context` tokens. */
   readonly contextDecodeSeconds?: number | undefined;
-  /** The most likely token after each checked position. */
-  readonly chosen: readonly number[];
   /** Seconds of each token. */
   readonly tokenSeconds: readonly number[];
   readonly peakBytes: number;

@@ -32,7 +32,6 @@ export async function runCflow({
     const behind = lengths.context
       ? await inSession(model, (session) => decode(session, ids(lengths.context, 4), lengths.tokens))
       : undefined;
-    const chosen = await inSession(model, (session) => mostLikely(session, ids(lengths.checked, 5)));
     const engine = decoded.native ? `native ${decoded.native.isa}` : model.engineName;
     return {
       openSeconds,
@@ -41,7 +40,6 @@ export async function runCflow({
       ...prefilled,
       ...decoded,
       contextDecodeSeconds: behind?.decodeSeconds,
-      chosen,
       backend: engine,
       peakBytes: peakBytes(),
     };
@@ -91,13 +89,6 @@ async function decode(session: Session, prompt: readonly number[], tokens: numbe
     native: after && (native as Omit<NativeStats, 'profile'>),
     decodeProfile: profileSince(before, after),
   };
-}
-
-/** The most likely token after each of `ids`. */
-async function mostLikely(session: Session, ids: readonly number[]): Promise<number[]> {
-  const chosen: number[] = [];
-  if (ids.length) await session.prefill(ids, { onLogits: (_, logits) => void chosen.push(argmax(logits)) });
-  return chosen;
 }
 
 /** What each kind of step did between two states of an engine. */

@@ -27,10 +27,13 @@ interface LlamaModel {
   readonly fileInfo: { readonly metadata: Record<string, Record<string, unknown>> };
   createContext(options: Record<string, unknown>): Promise<{ getSequence(): Sequence }>;
 }
+interface Evaluated {
+  readonly next: { readonly token?: number; readonly logits?: ReadonlyMap<number, number> };
+}
 interface Sequence {
   evaluate(ids: number[], options: Record<string, unknown>): AsyncGenerator<number, void, void>;
   clearHistory(): Promise<void>;
-  controlledEvaluate(input: readonly unknown[]): Promise<({ next: { token?: number } } | undefined)[]>;
+  controlledEvaluate(input: readonly unknown[]): Promise<(Evaluated | undefined)[]>;
 }
 
 /**
@@ -122,8 +125,8 @@ export async function withLlama<T>(
 }
 
 /** One sequence at a time: the longest, with room for what the peer may keep beside it. */
-function contextSizeOf({ prefill, warmup, tokens, context, checked }: Lengths): number {
-  return Math.max(prefill, warmup, context + tokens, tokens + PROMPT, checked) + 64;
+function contextSizeOf({ prefill, warmup, tokens, context }: Lengths): number {
+  return Math.max(prefill, warmup, context + tokens, tokens + PROMPT) + 64;
 }
 
 function vocabSizeOf({ fileInfo }: LlamaModel): number {
@@ -156,16 +159,8 @@ async function measure(sequence: Sequence, lengths: Lengths, vocabSize: number) 
   const behind = lengths.context
     ? await generate(sequence, ids(lengths.context, 4), lengths.tokens)
     : undefined;
-  const chosen = await mostLikely(sequence, ids(lengths.checked, 5));
   const contextDecodeSeconds = behind?.decodeSeconds;
-  return { firstTokenSeconds, prefillSeconds, ...decoded, contextDecodeSeconds, chosen };
-}
-
-/** The most likely token after each of `ids`, of an empty sequence. */
-async function mostLikely(sequence: Sequence, ids: readonly number[]): Promise<number[]> {
-  if (!ids.length) return [];
-  await sequence.clearHistory();
-  return choices(sequence, ids);
+  return { firstTokenSeconds, prefillSeconds, ...decoded, contextDecodeSeconds };
 }
 
 const WANTED = { generateNext: { token: true, options: { temperature: 0 } } };
@@ -177,6 +172,27 @@ export async function choices(
 ): Promise<number[]> {
   const results = await sequence.controlledEvaluate(ids.map((id) => [id, WANTED]));
   return results.map((result) => result?.next.token ?? -1);
+}
+
+/** A position has a map of all logits, which is large where it is not looked at at once. */
+const SLICE = 64;
+/** Raw logits: "after applying the given options", so that there must be none. */
+const LOGITS = { generateNext: { logits: true, options: { temperature: 1, topK: 0, topP: 1, minP: 0 } } };
+
+/** Appends `ids`; `keep` gets the logits after each, by token. */
+export async function logitsAfter(
+  sequence: Pick<Sequence, 'controlledEvaluate'>,
+  ids: readonly number[],
+  keep: (logits: Float32Array) => void,
+): Promise<void> {
+  for (let at = 0; at < ids.length; at += SLICE) {
+    const slice = ids.slice(at, at + SLICE);
+    for (const result of await sequence.controlledEvaluate(slice.map((id) => [id, LOGITS]))) {
+      const logits = new Float32Array(result!.next.logits!.size);
+      for (const [token, logit] of result!.next.logits!) logits[token] = logit;
+      keep(logits);
+    }
+  }
 }
 
 /** Greedy, one by one, behind a prompt and the token after it. */

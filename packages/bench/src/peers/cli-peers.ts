@@ -3,15 +3,18 @@ import { decodeMetrics } from '../decode/decode-metrics.js';
 import { warnIfBusy } from '../harness/busy.js';
 import { type Builder, count, print, SHARED, threadsOf } from '../harness/cli-common.js';
 import { progress } from '../harness/progress.js';
-import { type Measured, metric, type Table } from '../harness/result.js';
+import { type Measured, type Metric, metric, type Table } from '../harness/result.js';
 import { save } from '../harness/save.js';
 import { measuredText, spreadText } from '../report/text.js';
-import { benchPeers, type PeerComparison } from './peers-bench.js';
+import type { EngineQuality, PeerQuality } from './peer-quality.js';
+import { benchPeers, CHECKED, type PeerComparison } from './peers-bench.js';
 
 /** What the comparison is about: a dense model, many small experts, and few large ones. */
 export const PEER_MODELS: readonly string[] = ['dense-1.1b', 'olmoe', 'mixtral'];
 
-const { context, layers, prefill, runs, threads, tokens } = SHARED;
+const { context, layers, prefill, runs, texts, threads, tokens } = SHARED;
+/** They are an argument of a process. */
+const MOST_CHECKED = 10_000;
 
 export function peersOptions(y: Builder) {
   return y
@@ -24,9 +27,10 @@ export function peersOptions(y: Builder) {
     .option('context', { ...context, default: 1024 })
     .option('checked', {
       type: 'number',
-      default: 64,
-      describe: 'positions at which the choices are compared',
+      default: CHECKED,
+      describe: 'tokens on which quality is judged; 0: none',
     })
+    .option('texts', { ...texts, describe: `${texts.describe}, of which these are [default: pseudo-random]` })
     .option('directory', { type: 'string', describe: 'where files are kept; else they are removed again' });
 }
 
@@ -40,7 +44,8 @@ export async function runPeers(
     tokens: count('tokens', args.tokens, 100_000),
     prefill: count('prefill', args.prefill, 100_000),
     context: count('context', args.context, 100_000, 0),
-    checked: count('checked', args.checked, 100_000, 0),
+    checked: count('checked', args.checked, MOST_CHECKED, 0),
+    texts: args.texts,
     warmup: 128,
     runs: count('runs', args.runs, 1_000),
     threads: await threadsOf(args.threads),
@@ -53,24 +58,50 @@ export async function runPeers(
   await print(args, measured, ({ tables }) => measuredText({ metrics: [], tables }));
 }
 
-/** `model subject: figure`, and `model: figure, times llama.cpp` of each round. */
-export function peersMeasured(comparisons: readonly PeerComparison[]): Measured {
-  const metrics = comparisons.flatMap(({ model, report, ratios, agreement }) => [
-    ...decodeMetrics(report, `${model} `),
-    ...Object.entries(ratios).map(([figure, rounds]) =>
-      metric(`${model}: ${figure}, times llama.cpp`, '×', 'higher', rounds),
-    ),
-    ...(agreement === undefined
-      ? []
-      : [metric(`${model}: same token chosen`, '%', 'higher', [100 * agreement])]),
-  ]);
-  return { metrics, tables: comparisons.map(tableOf) };
+/** What follows from the quality of both, in the order of the table. */
+const QUALITY: readonly QualityFigure[] = [
+  { name: 'perplexity', unit: '', better: 'lower', of: ({ perplexity }) => perplexity },
+  { name: 'KL from f32 arithmetic', unit: 'nats', better: 'lower', of: ({ kl }) => kl },
+];
+
+interface QualityFigure extends Pick<Metric, 'name' | 'unit' | 'better'> {
+  readonly of: (quality: EngineQuality) => number | undefined;
 }
 
 const OURS = 'cflow';
 const THEIRS = 'llama.cpp';
 
-function tableOf({ model, report, ratios, agreement }: PeerComparison): Table {
+/** `model subject: figure`, and `model: figure, times llama.cpp` of each round. */
+export function peersMeasured(comparisons: readonly PeerComparison[]): Measured {
+  const metrics = comparisons.flatMap(({ model, report, ratios, quality }) => [
+    ...decodeMetrics(report, `${model} `),
+    ...Object.entries(ratios).map(([figure, rounds]) =>
+      metric(`${model}: ${figure}, times llama.cpp`, '×', 'higher', rounds),
+    ),
+    ...(quality ? qualityMetrics(model, quality) : []),
+  ]);
+  return { metrics, tables: comparisons.map(tableOf) };
+}
+
+function qualityMetrics(model: string, { ours, theirs, between, sameToken }: PeerQuality): Metric[] {
+  const subjects = [
+    [OURS, ours],
+    [THEIRS, theirs],
+  ] as const;
+  const each = subjects.flatMap(([subject, quality]) =>
+    QUALITY.flatMap(({ name, unit, better, of }) => {
+      const value = of(quality);
+      return value === undefined ? [] : [metric(`${model} ${subject}: ${name}`, unit, better, [value])];
+    }),
+  );
+  return [
+    ...each,
+    metric(`${model}: KL from ours to llama.cpp`, 'nats', 'lower', [between]),
+    metric(`${model}: same token chosen`, '%', 'higher', [100 * sameToken]),
+  ];
+}
+
+function tableOf({ model, report, ratios, quality }: PeerComparison): Table {
   const metrics = new Map(decodeMetrics(report).map((entry) => [entry.name, entry]));
   const cell = (subject: string, figure: string) => {
     const found = metrics.get(`${subject}: ${figure}`);
@@ -85,11 +116,24 @@ function tableOf({ model, report, ratios, agreement }: PeerComparison): Table {
   const backends = report.rows.map(
     ({ subject, backend, threads }) => `${subject}: ${backend}, ${threads} threads`,
   );
-  const same =
-    agreement === undefined ? [] : [['same token chosen', `${(100 * agreement).toFixed(1)} %`, null, null]];
   return {
     title: `${model} (${backends.join('; ')})`,
     columns: ['', OURS, THEIRS, 'ours better by'],
-    rows: [...rows, ...same],
+    rows: [...rows, ...(quality ? qualityRows(quality) : [])],
   };
+}
+
+function qualityRows({ positions, ours, theirs, between, sameToken }: PeerQuality): Table['rows'] {
+  const text = (value: number | undefined, unit: string) =>
+    value === undefined ? null : `${value.toPrecision(4)} ${unit}`.trim();
+  const each = QUALITY.map(({ name, unit, of }) => {
+    const [a, b] = [of(ours), of(theirs)];
+    const ratio = a && b ? `${(b / a).toPrecision(4)} ×` : null;
+    return [name, text(a, unit), text(b, unit), ratio];
+  });
+  return [
+    ...each,
+    ['KL from ours to llama.cpp', text(between, 'nats'), null, null],
+    [`same token chosen, of ${positions}`, `${(100 * sameToken).toFixed(1)} %`, null, null],
+  ];
 }

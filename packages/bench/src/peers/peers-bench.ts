@@ -8,18 +8,28 @@ import { basename, join } from 'node:path';
 import { convert } from '@cflow/convert';
 import { openModel } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
+import { TextTokenizer } from '@cflow/runtime-native';
 import { benchDecode, type DecodeReport, ROOM } from '../decode/decode-bench.js';
-import type { Lengths } from '../decode/decode-job.js';
+import { type Lengths, promptIds } from '../decode/decode-job.js';
 import { FIGURES } from '../decode/decode-metrics.js';
 import { loadPeer } from '../decode/run-llama.js';
+import { readTexts, textIds } from '../harness/tokens.js';
 import { GEOMETRIES } from '../synth/geometry.js';
 import { synthesizeModel } from '../synth/synth-model.js';
+import { measurePeerQuality, type PeerQuality } from './peer-quality.js';
+
+/** Tokens on which quality is judged, unless told. */
+export const CHECKED = 256;
 
 export interface PeersOptions extends Lengths {
   /** Names of geometries, or files. */
   readonly models: readonly string[];
   readonly threads: number;
   readonly runs: number;
+  /** File of texts on which quality is judged, of models with a tokenizer; else on pseudo-random tokens. */
+  readonly texts?: string | undefined;
+  /** Tokens of them; 0: quality is not judged. */
+  readonly checked: number;
   /** Keeps the files that are made, and takes those that are there; absent: a folder that is removed again. */
   readonly directory?: string | undefined;
   /** Of a geometry; absent: its own. */
@@ -32,8 +42,8 @@ export interface PeerComparison {
   readonly report: DecodeReport;
   /** By figure, of each round: how many times better ours is, whichever direction is better. */
   readonly ratios: Readonly<Record<string, readonly number[]>>;
-  /** Share of the checked positions at which both choose the same token; undefined if none was checked. */
-  readonly agreement?: number | undefined;
+  /** Undefined if nothing was checked. */
+  readonly quality: PeerQuality | undefined;
 }
 
 /**
@@ -69,12 +79,14 @@ async function compareOn(model: string, directory: string, options: PeersOptions
     variants: [{ name: 'cflow', options: { weights: 'resident' } }],
     onRun: (subject, round) => onStep?.(`${name}: round ${round + 1} of ${options.runs}: ${subject}`),
   });
+  onStep?.(`${name}: quality`);
+  const quality = await qualityIn(directory, file, gguf, options);
   // Files of gigabytes: no two models' at a time, where none is to be kept.
   if (options.directory === undefined) {
     await rm(gguf);
     if (file !== model) await rm(file);
   }
-  return { model: name, report, ...against(report) };
+  return { model: name, report, ratios: against(report), quality };
 }
 
 async function modelFile(model: string, directory: string, layers: number | undefined): Promise<string> {
@@ -91,6 +103,41 @@ const exists = (file: string) =>
     () => false,
   );
 
+async function qualityIn(
+  directory: string,
+  file: string,
+  gguf: string,
+  { texts, checked, threads }: PeersOptions,
+): Promise<PeerQuality | undefined> {
+  if (checked === 0) return undefined;
+  const folder = await mkdtemp(join(directory, 'logits-'));
+  try {
+    const sequences = await checkedIds(file, texts, checked);
+    return await measurePeerQuality({ file, gguf, threads, sequences, directory: folder });
+  } finally {
+    await rm(folder, { recursive: true });
+  }
+}
+
+/** Of the texts, where there are any that the model can read; else the same pseudo-random ones for every model. */
+export async function checkedIds(
+  file: string,
+  texts: string | undefined,
+  checked: number,
+): Promise<number[][]> {
+  const source = await openFileSource(file);
+  try {
+    const { config, metadata } = await openModel(source);
+    const { contextLength, vocabSize } = config;
+    if (texts === undefined || !metadata.tokenizer)
+      return [promptIds(Math.min(checked, contextLength), vocabSize)];
+    const tokenizer = new TextTokenizer(metadata.tokenizer);
+    return textIds(await readTexts(texts), { tokenizer, contextLength }, checked);
+  } finally {
+    await source.close();
+  }
+}
+
 /** The lengths asked for, or what the context of the model has room for. */
 async function fitting(file: string, lengths: Lengths): Promise<Lengths> {
   const source = await openFileSource(file);
@@ -103,7 +150,7 @@ async function fitting(file: string, lengths: Lengths): Promise<Lengths> {
 }
 
 /** @param context positions that the model has */
-export function fitLengths({ tokens, prefill, warmup, context, checked }: Lengths, most: number): Lengths {
+export function fitLengths({ tokens, prefill, warmup, context }: Lengths, most: number): Lengths {
   const room = most - ROOM;
   const fit = (wanted: number) => Math.min(wanted, room);
   return {
@@ -111,12 +158,11 @@ export function fitLengths({ tokens, prefill, warmup, context, checked }: Length
     prefill: fit(prefill),
     warmup: fit(warmup),
     context: Math.max(0, Math.min(context, room - tokens)),
-    checked: fit(checked),
   };
 }
 
 /** @param report of two subjects: ours, then theirs */
-export function against(report: DecodeReport): Pick<PeerComparison, 'ratios' | 'agreement'> {
+export function against(report: DecodeReport): PeerComparison['ratios'] {
   const [ours, theirs] = report.rows;
   const ratios = FIGURES.flatMap(({ name, better, of }) => {
     const rounds = ours!.runs.map((run, i) => {
@@ -126,7 +172,5 @@ export function against(report: DecodeReport): Pick<PeerComparison, 'ratios' | '
     const known = rounds.filter((ratio) => ratio !== undefined);
     return known.length ? [[name, known]] : [];
   });
-  const [a, b] = [ours!.runs[0]!.chosen, theirs!.runs[0]!.chosen];
-  const same = a.filter((token, i) => token === b[i]).length;
-  return { ratios: Object.fromEntries(ratios), agreement: a.length ? same / a.length : undefined };
+  return Object.fromEntries(ratios);
 }

@@ -12,7 +12,7 @@ import type { BenchResult, Measured } from '../harness/result.js';
 import { measureQuick as l1d } from '../l1d/command.js';
 import { measureQuick as overlap } from '../overlap/command.js';
 import { PEER_MODELS, peersMeasured } from '../peers/cli-peers.js';
-import { benchPeers } from '../peers/peers-bench.js';
+import { benchPeers, CHECKED } from '../peers/peers-bench.js';
 import { measureQuick as residual } from '../residual/command.js';
 import { measureQuick as storage } from '../storage/command.js';
 
@@ -56,7 +56,7 @@ const SOURCES: Readonly<Record<SourceName, Measure>> = {
   residual,
   peers: async ({ quick, threads }) => {
     if (quick) throw new CflowError('UNSUPPORTED', 'gigabytes of weights are no quick run');
-    const lengths = { tokens: 32, prefill: 512, warmup: 128, context: 1024, checked: 64 };
+    const lengths = { tokens: 32, prefill: 512, warmup: 128, context: 1024, checked: CHECKED };
     return peersMeasured(await benchPeers({ models: PEER_MODELS, threads, runs: 3, ...lengths }));
   },
 };
@@ -77,7 +77,6 @@ async function variants({ model, threads, quick }: MeasureContext, list: string)
     prefill: 16,
     warmup: 32,
     context: 0,
-    checked: 16,
     variants: parseVariants([list], { engine: 'native' }),
   });
   return decodeMeasured(report);
