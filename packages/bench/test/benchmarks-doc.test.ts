@@ -4,7 +4,9 @@ import { expect, it } from 'vitest';
 import { committed, DOCUMENT } from '../../../scripts/benchmarks-doc.mjs';
 // @ts-expect-error a script without types
 import { renew } from '../../../scripts/format-doc.mjs';
-import { metric, readResult } from '../src/harness/result.js';
+import { captured } from '../../runtime-native/test/helpers.js';
+import { main } from '../src/cli.js';
+import { type BenchResult, metric, readResult } from '../src/harness/result.js';
 import { benchmarkSections } from '../src/report/markdown.js';
 import { resultWith } from './results.js';
 
@@ -12,6 +14,34 @@ const document = readFileSync(DOCUMENT, 'utf8');
 
 it('docs/benchmarks.md is what its generator makes of the result files; `npm run docs:benchmarks` renews it', async () => {
   expect(document).toBe(renew(document, benchmarkSections(await committed(readResult))));
+});
+
+it('every committed result is shown: each metric by name, or tables with no fewer cells; by a command that there is', async () => {
+  const results = (await committed(readResult)) as Record<string, BenchResult>;
+  const { out } = await captured(main, ['--help']);
+  const commands = [...out.matchAll(/^ {2}cflow-bench (\S+)/gm)].map(([, command]) => command);
+  const parts = benchmarkSections(results).results!.split(/^### /m).slice(1);
+  expect(parts.map((part) => part.split('\n')[0]).sort()).toEqual(Object.keys(results).sort());
+  for (const part of parts) {
+    const { metrics, tables = [] } = results[part.split('\n')[0]!]!;
+    const cells = tables.flatMap(({ title, rows }) => {
+      expect(part).toContain(`${title}:\n\n|`);
+      return rows.flatMap((row) => row.slice(1));
+    });
+    const named = metrics.filter(({ name }) => part.includes(`| ${name} |`));
+    expect(Math.max(named.length, cells.length)).toBeGreaterThanOrEqual(metrics.length);
+    expect(commands).toContain(/`cflow-bench (\S+)[^`]*`/.exec(part)![1]);
+  }
+});
+
+it('what the scorecard measures for itself is by the scorecard, with what was measured', () => {
+  const subjects = { title: 'T: subjects', columns: ['subject', 'threads'], rows: [['a', 2]] };
+  const metrics = [metric('a: decode', 'tok/s', 'higher', [5]), metric('a: prefill', 'tok/s', 'higher', [7])];
+  const kernels = resultWith(metrics, { command: 'kernels', options: { quick: true }, tables: [subjects] });
+  const { results } = benchmarkSections({ kernels });
+  expect(results).toContain('`cflow-bench scorecard --only kernels --quick`');
+  expect(results).toContain('| a: prefill | 7.00 | tok/s |');
+  expect(results).toContain('| a | 2 |');
 });
 
 it('shows another figure, and another verdict, when a result file changes', () => {

@@ -64,6 +64,7 @@ describe('against llama.cpp', () => {
       '13.3 (10.7–16.0) tok/s',
       '1.75 (1.50–2.00) ×',
     ]);
+    expect(measured.tables![0]!.rows[6]).toEqual(['weights a token', '5.00 MB', null, null]);
     expect(measured.tables![0]!.rows.slice(-4)).toEqual([
       ['perplexity', '4.125', '4.000', '0.9697 ×'],
       ['KL from f32 arithmetic', '0.001000 nats', '0.0005000 nats', '0.5000 ×'],

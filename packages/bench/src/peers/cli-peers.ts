@@ -1,5 +1,5 @@
 /** `cflow-bench peers`. */
-import { decodeMetrics } from '../decode/decode-metrics.js';
+import { decodeMetrics, FIGURES } from '../decode/decode-metrics.js';
 import { warnIfBusy } from '../harness/busy.js';
 import { type Builder, count, print, SHARED, threadsOf } from '../harness/cli-common.js';
 import { progress } from '../harness/progress.js';
@@ -107,19 +107,16 @@ function tableOf({ model, report, ratios, quality }: PeerComparison): Table {
     const found = metrics.get(`${subject}: ${figure}`);
     return found ? `${spreadText(found)} ${found.unit}`.trim() : null;
   };
-  const rows = Object.entries(ratios).map(([figure, rounds]) => [
-    figure,
-    cell(OURS, figure),
-    cell(THEIRS, figure),
-    `${spreadText(metric(figure, '×', 'higher', rounds))} ×`,
-  ]);
+  const ratio = (rounds: readonly number[] | undefined) =>
+    rounds ? `${spreadText(metric('ratio', '×', 'higher', rounds))} ×` : null;
+  const rows = FIGURES.map(({ name }) => [name, cell(OURS, name), cell(THEIRS, name), ratio(ratios[name])]);
   const backends = report.rows.map(
     ({ subject, backend, threads }) => `${subject}: ${backend}, ${threads} threads`,
   );
   return {
     title: `${model} (${backends.join('; ')})`,
     columns: ['', OURS, THEIRS, 'ours better by'],
-    rows: [...rows, ...(quality ? qualityRows(quality) : [])],
+    rows: [...rows.filter(([, ours]) => ours !== null), ...(quality ? qualityRows(quality) : [])],
   };
 }
 

@@ -1,7 +1,7 @@
 /** Results as one HTML page that needs nothing else: no script, no font, no request. */
 import type { BenchResult, Metric, Table } from '../harness/result.js';
 import { type ChartData, chartSvg } from './charts.js';
-import { cellText, machineRows, significant } from './text.js';
+import { cellText, commandText, machineRows, significant } from './text.js';
 
 export interface NamedResult {
   /** Of its file, without folder and extension. */
@@ -61,11 +61,11 @@ export function reportHtml(results: readonly NamedResult[]): string {
 }
 
 function section({ name, result }: NamedResult): string[] {
-  const { command, date, metrics, tables = [] } = result;
-  const options = Object.entries(result.options).map(([key, value]) => `--${key} ${String(value)}`);
+  const { date, metrics, tables = [] } = result;
+  const options = Object.entries(result.options).map(([key, value]) => `${key} ${String(value)}`);
   return [
     `<h2>${escapeHtml(name)}</h2>`,
-    `<p><code>cflow-bench ${escapeHtml([command, ...options].join(' '))}</code>, ${escapeHtml(date)}</p>`,
+    `<p><code>${escapeHtml(commandText(result))}</code>, ${escapeHtml([date, ...options].join(', '))}</p>`,
     htmlTable({ title: 'Machine', columns: ['', ''], rows: machineRows(result.machine) }),
     htmlTable(metricTable(metrics)),
     ...tables.map(htmlTable),

@@ -2,7 +2,7 @@
 import type { BenchResult, Metric, Table } from '../harness/result.js';
 import { score } from '../scorecard/scorecard.js';
 import { SOURCE_NAMES, type SourceName } from '../scorecard/sources.js';
-import { cellText, machineRows, spreadText } from './text.js';
+import { cellText, commandText, machineRows, spreadText } from './text.js';
 
 /** By the name of the file. */
 export type NamedResults = Readonly<Record<string, BenchResult>>;
@@ -30,14 +30,21 @@ function scorecardPart(results: NamedResults): string {
   return markdownTable(['claim', 'theirs', 'here', 'our figure'], rows);
 }
 
-function resultPart(name: string, { command, date, machine, metrics, tables = [] }: BenchResult): string {
+function resultPart(name: string, result: BenchResult): string {
+  const { date, machine, metrics, tables = [] } = result;
   const facts = machineRows(machine).map(([key, value]) => `${key}: ${value}`);
   return [
     `### ${name}`,
-    `\`cflow-bench ${command}\`, ${date.slice(0, 10)}. ${facts.join('; ')}.`,
-    // What stands in tables need not be listed again.
-    ...(tables.length ? tables.map(tablePart) : [metricsPart(metrics)]),
+    `\`${commandText(result)}\`, ${date.slice(0, 10)}. ${facts.join('; ')}.`,
+    ...(showMetrics(result) ? [] : [metricsPart(metrics)]),
+    ...tables.map(tablePart),
   ].join('\n\n');
+}
+
+/** Whether its tables say what the metrics say, which then need no list: those with fewer cells only describe. */
+function showMetrics({ metrics, tables = [] }: BenchResult): boolean {
+  const cells = tables.flatMap(({ rows }) => rows.flatMap(([, ...rest]) => rest));
+  return cells.filter((cell) => cell !== null).length >= metrics.length;
 }
 
 function metricsPart(metrics: readonly Metric[]): string {

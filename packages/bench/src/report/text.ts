@@ -2,7 +2,7 @@
 
 import { table } from '../harness/cli-common.js';
 import type { Machine } from '../harness/machine-schema.js';
-import type { Measured, Metric, Table } from '../harness/result.js';
+import type { BenchResult, Measured, Metric, Table } from '../harness/result.js';
 
 /** Three or four digits that count; thousands grouped. */
 export function significant(value: number): string {
@@ -25,6 +25,12 @@ export function cellText(cell: string | number | null): string {
 export function spreadText({ median, min, max }: Pick<Metric, 'median' | 'min' | 'max'>): string {
   const middle = significant(median);
   return min === max ? middle : `${middle} (${significant(min)}–${significant(max)})`;
+}
+
+/** The command that gives a result. What the scorecard measured for itself has none of its own. */
+export function commandText({ command, options }: Pick<BenchResult, 'command' | 'options'>): string {
+  if (command === 'scorecard' || !('quick' in options)) return `cflow-bench ${command}`;
+  return `cflow-bench scorecard --only ${command}${options.quick ? ' --quick' : ''}`;
 }
 
 /** What a command prints: its metrics, then its tables. */
