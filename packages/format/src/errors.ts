@@ -54,11 +54,14 @@ export interface ErrorDetails {
 export class CflowError extends Error {
   override readonly name = 'CflowError';
   readonly code: ErrorCode;
+  /** What is wrong, without the details that the message puts around it. */
+  readonly problem: string;
   readonly details: ErrorDetails;
 
   constructor(code: ErrorCode, problem: string, details: ErrorDetails = {}) {
     super(sentence(problem, details), details.cause === undefined ? undefined : { cause: details.cause });
     this.code = code;
+    this.problem = problem;
     this.details = details;
   }
 

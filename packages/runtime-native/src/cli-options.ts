@@ -166,29 +166,53 @@ const NATIVE_OPTIONS = [
   'io-mode',
 ] as const;
 
+/** Flags of what is fetched whose names are not those of the library. */
+const IO_FLAGS = { block: 'io-block', depth: 'io-depth', backend: 'io-backend', mode: 'io-mode' } as const;
+
+const camelCase = (flag: string) => flag.replace(/-(.)/g, (_, letter: string) => letter.toUpperCase());
+
+/** Flags by the names that the library has for them; its ids may come from --prompt. */
+const FLAGS: ReadonlyMap<string, string> = new Map([
+  ...Object.keys(OPTIONS).flatMap((flag) =>
+    flag === 'ids' ? [] : [[camelCase(flag), `--${flag}`] as const],
+  ),
+  ...Object.entries(IO_FLAGS).map(([name, flag]) => [name, `--${flag}`] as const),
+]);
+
+/** Runs what calls the library: its errors name flags instead of the options that these become. */
+export async function namingFlags<T>(work: () => Promise<T>): Promise<T> {
+  try {
+    return await work();
+  } catch (error) {
+    throw error instanceof CflowError ? namingFlag(error) : error;
+  }
+}
+
+function namingFlag(error: CflowError): CflowError {
+  const { code, problem, details } = error;
+  // A field of a file is no option.
+  const flag = details.file === undefined ? FLAGS.get(details.field ?? '') : undefined;
+  return flag ? new CflowError(code, problem, { ...details, field: flag }) : error;
+}
+
+/** What was asked for of weights fetched from disk, by flag. */
+export function fetchFlags(args: Arguments): string[] {
+  const names = Object.entries(OPTIONS).filter(([, option]) => 'group' in option && option.group === DISK);
+  return names.filter(([flag]) => args[flag] !== undefined).map(([flag]) => `--${flag}`);
+}
+
 /** How the model is opened. */
 export function openOptions(args: Arguments): OpenModelOptions {
   const { engine, threads, weights, arithmetic, cache, profile, context, transfers, trace } = args;
-  const {
-    memory,
-    cacheMemory,
-    spillDirectory,
-    expertSlots,
-    streamSlots,
-    halfLife,
-    ioBlock,
-    ioDepth,
-    ioBackend,
-    ioMode,
-  } = args;
+  const { memory, cacheMemory, spillDirectory, expertSlots, streamSlots, halfLife, ioBlock } = args;
   const direct = {
     expertSlots,
     streamSlots,
     halfLife,
     block: ioBlock === undefined ? undefined : parseBytes(ioBlock, '--io-block'),
-    depth: ioDepth,
-    backend: ioBackend,
-    mode: ioMode,
+    depth: args.ioDepth,
+    backend: args.ioBackend,
+    mode: args.ioMode,
   };
   const given = Object.fromEntries(Object.entries(direct).filter(([, value]) => value !== undefined));
   return {

@@ -3,7 +3,14 @@ import { createInterface } from 'node:readline';
 import { CflowError } from '@cflow/format';
 import { runCommand, writeMessage, writeOutput } from '@cflow/format/node';
 import { Chat } from './chat.js';
-import { type Arguments, checkArguments, commandLine, openOptions } from './cli-options.js';
+import {
+  type Arguments,
+  checkArguments,
+  commandLine,
+  fetchFlags,
+  namingFlags,
+  openOptions,
+} from './cli-options.js';
 import { profileText } from './cli-profile.js';
 import { Model } from './model.js';
 import { perplexity } from './perplexity.js';
@@ -19,7 +26,9 @@ export async function main(argv: string[]): Promise<number> {
   process.on('SIGINT', onSignal);
   process.on('SIGTERM', onSignal);
   try {
-    return await runCommand('cflow-run', () => untilReaderLeaves(() => run(argv, abort.signal)));
+    return await runCommand('cflow-run', () =>
+      untilReaderLeaves(() => namingFlags(() => run(argv, abort.signal))),
+    );
   } finally {
     process.off('SIGINT', onSignal);
     process.off('SIGTERM', onSignal);
@@ -55,7 +64,7 @@ async function run(argv: string[], signal: AbortSignal): Promise<number> {
       await note(`native engine not available (${model.fallback}); using the reference engine`);
     // Before the run, which may take long: what cannot be recorded, or written.
     await using trace = args.trace === undefined ? undefined : await traceFile(model, args.trace);
-    if (args.explain) await explain(model);
+    await tellChoice(model, args);
     if (args.chat) await chat(model, args, signal);
     else await (args.perplexity === undefined ? generate(model, args, signal) : score(model, args, signal));
     await trace?.finish(traceHeader(model.config), model.takeRoutings());
@@ -156,10 +165,16 @@ function together(before: SessionStats, last: SessionStats): SessionStats {
   };
 }
 
-async function explain(model: Model): Promise<void> {
+/** Before a run, on stderr: what was asked for and has no effect, and with --explain what was chosen. */
+async function tellChoice(model: Model, args: Arguments): Promise<void> {
+  const asked = fetchFlags(args);
+  if (asked.length === 0 && !args.explain) return;
   await using session = model.createSession();
-  const { native } = session.stats();
-  if (native) await lines(explainChoice(native.choice));
+  const choice = session.stats().native?.choice;
+  if (!choice) return;
+  if (choice.weights !== 'direct' && asked.length > 0)
+    await note(`nothing is fetched from disk, so no effect of ${asked.join(', ')}`);
+  if (args.explain) await lines(explainChoice(choice));
 }
 
 function lines(texts: readonly string[]): Promise<void> {
@@ -169,7 +184,7 @@ function lines(texts: readonly string[]): Promise<void> {
 /** After a run, on stderr: what was asked for. */
 async function showFigures(args: Arguments, stats: SessionStats, tokensPerSecond: number): Promise<void> {
   if (args.profile) await writeMessage(profileText(stats));
-  if (args.explain && stats.native) await lines(explainRun(stats.native, tokensPerSecond));
+  if (args.explain && stats.native) await lines(explainRun(stats.native, { ...stats, tokensPerSecond }));
 }
 
 function note(text: string): Promise<void> {

@@ -3,7 +3,7 @@ import { access, constants, mkdtemp, readdir, rm, statfs, writeFile } from 'node
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { buildPlan, type ModelConfig } from '@cflow/format';
-import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, onTestFinished, vi } from 'vitest';
 import { makeConfig } from '../../format/test/support.js';
 import { main } from '../src/cli.js';
 import type { EngineOptions } from '../src/engine.js';
@@ -76,13 +76,48 @@ describe('key/value caches beyond their memory', () => {
     });
   });
 
-  it('fail with the directory that cannot be written', async () => {
-    const nowhere = join(directory, 'nowhere');
-    await expect(run({ cacheMemory: 7.5 * PAGES, spillDirectory: nowhere })).rejects.toMatchObject({
-      code: 'WRITE_FAILED',
-      message: expect.stringContaining(nowhere),
-    });
+  const opening = (options: EngineOptions) =>
+    Model.open(path, { engine: 'native', weights: 'mapped', cache: 'f32', ...options });
+
+  it.each([
+    ['is not there', 'nowhere', 'ENOENT'],
+    ['is a file', 'model.cflow', 'ENOTDIR'],
+  ])('are refused a directory that %s when the model is opened', async (_, name, reason) => {
+    const spillDirectory = join(directory, name);
+    for (const options of [{ spillDirectory }, { spillDirectory, cacheMemory: 7.5 * PAGES }]) {
+      await expect(opening(options)).rejects.toMatchObject({
+        code: 'WRITE_FAILED',
+        message: `spillDirectory: ${spillDirectory} takes no file for keys and values: ${reason} (name a directory that is there and can be written, or allow more memory for keys and values)`,
+        details: { field: 'spillDirectory', value: spillDirectory },
+      });
+    }
+    expect(await readdir(directory)).toEqual(['model.cflow']);
   });
+
+  it('are refused a default directory that takes no files, where they may need one', async () => {
+    vi.stubEnv('TMPDIR', join(directory, 'nowhere'));
+    onTestFinished(() => void vi.unstubAllEnvs());
+    await expect(opening({ cacheMemory: 7.5 * PAGES })).rejects.toMatchObject({ code: 'WRITE_FAILED' });
+    await (await opening({})).close();
+  });
+
+  it.each([
+    // A page of each layer.
+    ['one token', {}, PAGES, ''],
+    // The same, and in each of two areas the six pages of a layer that are on disk.
+    ['440 positions', { context: 440 }, PAGES + (2 * 6 * PAGES) / LAYERS, ', or use a shorter context'],
+  ])(
+    'are refused a memory without room for %s when the model is opened',
+    async (whose, more, limit, shorter) => {
+      const cacheMemory = limit - 1;
+      await expect(opening({ cacheMemory, ...more })).rejects.toMatchObject({
+        code: 'MEMORY',
+        message: `cacheMemory: ${cacheMemory} bytes hold no keys and values of ${whose} (allow ${limit} bytes or more${shorter})`,
+        details: { field: 'cacheMemory', value: cacheMemory, limit },
+      });
+      await (await opening({ cacheMemory: limit, ...more })).close();
+    },
+  );
 
   it('say that a directory is a tmpfs, which is memory', async () => {
     const TMPFS = 0x01021994;

@@ -6,6 +6,7 @@ import { CflowError } from '@cflow/format';
 import fc from 'fast-check';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest';
 import type { Addon, IoChoice } from '../src/native/addon.js';
+import { countedProcess } from '../src/tiers/choose.js';
 import { configureTiers, spread, type TierPlan, type TierWishes } from '../src/tiers/configure.js';
 import { bandwidths } from '../src/tiers/devices.js';
 import { type ExpertSizes, type ModelSizes, sum } from '../src/tiers/estimate.js';
@@ -241,6 +242,17 @@ describe('configureTiers', () => {
       ['a', 'b', 'c', 'd', 'head'],
     ]);
   });
+});
+
+it('a process that grows a little counts the same, and never less than it takes', () => {
+  const MIB = 2 ** 20;
+  const first = countedProcess(100 * MIB, 0);
+  expect(first).toBe(112 * MIB);
+  for (const rss of [100, 103, 112, 97, 81]) expect(countedProcess(rss * MIB, first)).toBe(first);
+  expect(countedProcess(113 * MIB, first)).toBe(128 * MIB);
+  // A model that was closed takes nothing any more.
+  expect(countedProcess(100 * MIB, 2048 * MIB)).toBe(first);
+  expect(countedProcess(10 * MIB, 0)).toBe(80 * MB);
 });
 
 describe('predict', () => {

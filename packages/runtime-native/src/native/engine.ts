@@ -21,6 +21,7 @@ import {
 } from './addon.js';
 import { lowerPlan } from './lower.js';
 import { type ResolvedOptions, resolveOptions } from './options.js';
+import { checkCacheMemory, checkSpillDirectory } from './spill.js';
 
 /** Tokens of one call when the logits of all of them are wanted: bounds the memory for logits. */
 const LOGITS_SLICE = 32;
@@ -39,7 +40,7 @@ export function nativeProblem(source: ByteSource): string | undefined {
 /**
  * Opens the native engine over a file.
  * @throws CflowError UNSUPPORTED without the addon or a file, USAGE for bad options (an unknown CFLOW_ISA names those
- * there are), MEMORY, NOT_READABLE
+ * there are), MEMORY, NOT_READABLE, WRITE_FAILED (keys and values cannot go to disk)
  */
 export const openNativeEngine: EngineFactory = async (source, file, options) => {
   const addon = loadAddon();
@@ -61,6 +62,8 @@ export const openNativeEngine: EngineFactory = async (source, file, options) => 
   const planned = transfers === 'none' && resolved.recordRoutings ? 'overlap' : transfers;
   const plan = buildPlan(file.config, { transfers: planned });
   const { program } = lowerPlan(plan, file, { ...resolved, placement });
+  checkCacheMemory(plan, resolved.cache, options);
+  if (cacheMemory || options.spillDirectory) await checkSpillDirectory(resolved.spillDirectory);
   await setImmediate();
   const spill = cacheMemory ? { cacheMemory, directory: resolved.spillDirectory } : undefined;
   const placed = { ...(direct && { direct }), ...(spill && { spill }) };

@@ -46,6 +46,15 @@ const CONTEXT = 2048;
 const DEFAULT_SHARE = 0.8;
 /** The process without a model: measured, but not less. */
 const LEAST_PROCESS = 80e6;
+/** In these steps: a process grows a little whatever it does, and who tries again is told the same budget. */
+const PROCESS_STEP = 2 ** 24;
+let processBytes = 0;
+
+/** What a process of `rss` bytes is counted as, after it was counted as `before`. */
+export function countedProcess(rss: number, before: number): number {
+  if (rss <= before && rss > before - 2 * PROCESS_STEP) return before;
+  return Math.max(LEAST_PROCESS, PROCESS_STEP * Math.ceil((rss + PROCESS_STEP / 2) / PROCESS_STEP));
+}
 
 /**
  * @throws CflowError MEMORY if the budget is too small for the model; it names the smallest that is not
@@ -70,9 +79,9 @@ export async function chooseTiers(
   const sizes = withinMemory(modelSizes(plan, file, { context, maxBatch, valueBytes }), resolved);
   const every: Placement = { streams: new Set(sizes.streams.map(({ name }) => name)), experts: false };
   const { liveStreams } = lowerPlan(plan, file, { ...resolved, placement: every });
-  const used = Math.max(LEAST_PROCESS, process.memoryUsage.rss());
+  processBytes = countedProcess(process.memoryUsage.rss(), processBytes);
   const { expertSlots, streamSlots } = options.direct ?? {};
-  const wishes = { budget, used, maxBatch, liveStreams, expertSlots, streamSlots };
+  const wishes = { budget, used: processBytes, maxBatch, liveStreams, expertSlots, streamSlots };
   const tiers = configureTiers(sizes, { ...wishes, transfers: options.transfers });
   const { cacheMemory = resolved.cacheMemory } = tiers;
   const common = { reason: tiers.rule, budget, budgetReason, plan: tiers };

@@ -92,6 +92,8 @@ function spilling(sizes: ModelSizes, wishes: TierWishes, least: number): TierPla
   return { ...plan, cacheMemory, rule: `${plan.rule}; ${share}, the oldest on disk` };
 }
 
+/** Of a budget, what is kept free. */
+export const reserve = (budget: number) => budget * SPARE;
 const usable = (budget: number) => budget * (1 - SPARE);
 const total = (memory: MemoryUse) => sum(Object.values(memory));
 

@@ -103,6 +103,24 @@ function cacheSizes({ caches }: ExecutionPlan, { context, maxBatch, valueBytes }
   };
 }
 
+/**
+ * Bytes below which no session reaches `context` positions, however little it passes at once: the page that is filled
+ * in all caches, and what comes back from disk.
+ */
+export function fewestCacheBytes(
+  { caches }: ExecutionPlan,
+  { context, valueBytes }: Omit<CacheUse, 'maxBatch'>,
+): number {
+  const bytes = (width: number, positions: number) => 2 * valueBytes * width * positions;
+  const all = PAGE * Math.ceil(context / PAGE);
+  const widths = caches.filter(({ window }) => !window).map(({ width }) => width);
+  const windowed = caches.flatMap(({ width, window }) =>
+    window ? [bytes(width, Math.min(window, all))] : [],
+  );
+  const spilled = STAGED * bytes(Math.max(0, ...widths), all - PAGE) + bytes(sum(widths), PAGE);
+  return sum(windowed) + Math.min(bytes(sum(widths), all), spilled);
+}
+
 /** At most: a window and a batch may begin and end within a page (ring_pages of the engine counts whole ones). */
 const ringPositions = (window: number, batch: number) => window + batch + 2 * PAGE - 2;
 

@@ -1,7 +1,7 @@
 /** The choice of tiers and what came of it, as lines for people. */
 import type { NativeStats } from '../engine.js';
 import type { TierChoice } from './choose.js';
-import { size } from './configure.js';
+import { reserve, size } from './configure.js';
 
 /** Before a run: the estimate, the rule that fired, and what it should reach. */
 export function explainChoice(choice: TierChoice): string[] {
@@ -9,9 +9,11 @@ export function explainChoice(choice: TierChoice): string[] {
   if (!plan || budget === undefined) return [`weights     ${weights} (${reason})`];
   const { memory } = plan;
   const parts = Object.entries(memory).filter(([, bytes]) => bytes > 0);
+  const percent = ((100 * reserve(budget)) / budget).toFixed(0);
   return [
     `memory      ${size(budget)} (${budgetReason})`,
     `for         ${parts.map(([name, bytes]) => `${name} ${size(bytes)}`).join(', ')}`,
+    `kept free   ${size(reserve(budget))} (${percent} %), for huge pages, allocators and rows that are looked up`,
     `rule        ${reason}`,
     ...(weights === 'direct' ? directLines(choice) : []),
   ];
@@ -36,13 +38,21 @@ function directLines({ plan, io, bandwidths, prediction }: TierChoice): string[]
   ];
 }
 
-/** After a run: what was predicted beside what was measured, and what keys and values did on disk. */
-export function explainRun(native: NativeStats, tokensPerSecond: number): string[] {
-  const fetched = native.choice.weights === 'direct';
-  return [...(fetched ? fetchLines(native, tokensPerSecond) : []), ...cacheLines(native)];
+/** What a run gave. */
+export interface Reached {
+  /** 0 = nothing was generated. */
+  readonly tokensPerSecond: number;
+  readonly generatedTokens: number;
 }
 
-function fetchLines({ choice, tiers, threads }: NativeStats, tokensPerSecond: number): string[] {
+/** After a run: what was predicted beside what was measured, and what keys and values did on disk. */
+export function explainRun(native: NativeStats, run: Reached): string[] {
+  const fetched = native.choice.weights === 'direct';
+  return [...(fetched ? fetchLines(native, run) : []), ...cacheLines(native)];
+}
+
+function fetchLines({ choice, tiers, threads }: NativeStats, run: Reached): string[] {
+  const { tokensPerSecond, generatedTokens } = run;
   const { prediction } = choice;
   const called = tiers.hits + tiers.predicted + tiers.misses;
   const share = (count: number) => `${((100 * count) / called).toFixed(1)} %`;
@@ -57,9 +67,28 @@ function fetchLines({ choice, tiers, threads }: NativeStats, tokensPerSecond: nu
       : []),
     `stalled     ${tiers.stallSeconds.toFixed(3)} s over ${threads} threads`,
     ...(tokensPerSecond > 0
-      ? [`reached     ${tokensPerSecond.toFixed(1)} tokens/s, ${reached.toFixed(2)} of what was predicted`]
+      ? [
+          `reached     ${tokensPerSecond.toFixed(1)} tokens/s, ${reached.toFixed(2)} of what was predicted` +
+            (reached < 1 ? warmUp(tiers, generatedTokens) : ''),
+        ]
       : []),
   ];
+}
+
+/** Fewer tokens than this are mostly the first ones, for which caches of all kinds are empty. */
+const FEW_TOKENS = 16;
+/** Of the experts that were read, the share from which on filling the memory counts. */
+const FILLING = 0.25;
+
+/** Why a run is slower than the long one of the prediction, as far as its length is the reason. */
+function warmUp({ slots, misses, ahead }: NativeStats['tiers'], tokens: number): string {
+  const reads = misses + ahead;
+  const filled = Math.min(slots, reads);
+  if (filled > FILLING * reads) {
+    const share = ((100 * filled) / reads).toFixed(0);
+    return `; warm-up: ${share} % of the experts read filled the empty memory, a longer run reaches more`;
+  }
+  return tokens < FEW_TOKENS ? `; warm-up: ${tokens} tokens are few, a longer run reaches more` : '';
 }
 
 function cacheLines({ tiers, threads }: NativeStats): string[] {

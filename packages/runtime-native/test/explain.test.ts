@@ -1,0 +1,48 @@
+/** The lines of `cflow-run --explain`, for figures that are made up. */
+import { expect, it } from 'vitest';
+import type { NativeStats } from '../src/engine.js';
+import type { TierChoice } from '../src/tiers/choose.js';
+import { explainChoice, explainRun } from '../src/tiers/explain.js';
+
+it('says what is kept free', () => {
+  const plan = { memory: { process: 80e6, weights: 100e6, slots: 0, caches: 2e6, vectors: 5e6 } };
+  const choice = { weights: 'resident', reason: 'a rule', budget: 250e6, budgetReason: 'as asked', plan };
+  expect(explainChoice(choice as TierChoice)).toEqual([
+    'memory      250.00 MB (as asked)',
+    'for         process 80.00 MB, weights 100.00 MB, caches 2.00 MB, vectors 5.00 MB',
+    'kept free   10.00 MB (4 %), for huge pages, allocators and rows that are looked up',
+    'rule        a rule',
+  ]);
+});
+
+/** The last line of a run of which 100 tokens/s were predicted. */
+function reached(tokensPerSecond: number, generatedTokens: number, tiers: object): string {
+  const all = { hits: 0, predicted: 0, misses: 0, ahead: 0, slots: 0, cacheWritten: 0, reason: '', ...tiers };
+  const timed = { bytesRead: 1, busySeconds: 1, stallSeconds: 0, ...all };
+  const choice = { weights: 'direct', prediction: { tokensPerSecond: 100 } };
+  const native = { choice, tiers: timed, threads: 2 } as unknown as NativeStats;
+  return explainRun(native, { tokensPerSecond, generatedTokens }).at(-1)!;
+}
+
+it.each([
+  // 60 of 200 experts were read into an empty memory.
+  [
+    50,
+    100,
+    { slots: 60, misses: 150, ahead: 50 },
+    '; warm-up: 30 % of the experts read filled the empty memory, a longer run reaches more',
+  ],
+  [
+    50,
+    100,
+    { slots: 60, misses: 20, ahead: 20 },
+    '; warm-up: 100 % of the experts read filled the empty memory, a longer run reaches more',
+  ],
+  [50, 100, { slots: 60, misses: 200, ahead: 50 }, ''],
+  [50, 15, {}, '; warm-up: 15 tokens are few, a longer run reaches more'],
+  [50, 16, {}, ''],
+  [120, 3, { slots: 60, misses: 60 }, ''],
+])('%d tokens/s after %d tokens, with %j: %j', (tokensPerSecond, tokens, tiers, why) => {
+  const line = `reached     ${tokensPerSecond}.0 tokens/s, ${(tokensPerSecond / 100).toFixed(2)} of what was predicted`;
+  expect(reached(tokensPerSecond, tokens, tiers)).toBe(line + why);
+});
