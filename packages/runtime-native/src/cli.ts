@@ -173,7 +173,7 @@ async function tellChoice(model: Model, args: Arguments): Promise<void> {
   const choice = session.stats().native?.choice;
   if (!choice) return;
   if (choice.weights !== 'direct' && asked.length > 0)
-    await note(`nothing is fetched from disk, so no effect of ${asked.join(', ')}`);
+    await note(`no effect of ${asked.join(', ')}: nothing is fetched from disk`);
   if (args.explain) await lines(explainChoice(choice));
 }
 
