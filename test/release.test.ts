@@ -47,7 +47,7 @@ function importsOf(text: string): string[] {
 describe.each(FOLDERS)('@cflow/%s as packed', (folder) => {
   const home = join(ROOT, 'packages', folder);
 
-  it('has what its sources compile to, licence, README, commands and native sources, and nothing else', async () => {
+  it('has what its sources compile to, licence, README, commands, native sources and results, and nothing else', async () => {
     const sources = (await filesOf(join(home, 'src'))).map((path) =>
       path.slice(home.length + '/src/'.length),
     );
@@ -60,7 +60,9 @@ describe.each(FOLDERS)('@cflow/%s as packed', (folder) => {
       .map((path) => path.slice(home.length + 1))
       .filter((path) => !path.startsWith('native/test/'));
     const bin = Object.values((pack(folder).manifest.bin ?? {}) as Record<string, string>);
-    const own = [...outputs, ...compiled, ...bin, ...(compiled.length > 0 ? ['install.mjs'] : [])];
+    const results = existsSync(join(home, 'results')) ? await filesOf(join(home, 'results')) : [];
+    const read = results.map((path) => path.slice(home.length + 1));
+    const own = [...outputs, ...compiled, ...bin, ...read, ...(compiled.length > 0 ? ['install.mjs'] : [])];
     expect(pack(folder).files).toEqual([...own, 'LICENSE', 'README.md', 'package.json'].sort());
     expect(pack(folder).bytes.length).toBeLessThan(500_000);
   });
@@ -189,6 +191,12 @@ describe.each(['with a compiler', 'without'])('installed in an empty folder, %s'
     expect(story.stderr).toBe(compiles ? '' : fallback);
     const synth = ['synth', 'b.cflow', '--format', 'cflow', '--layers', '1', '--geometry', 'llama-tiny'];
     expect((await command('cflow-bench', ...synth)).stdout).toContain('b.cflow: ');
+    const scorecard = ['scorecard', '--quick', '--only', 'structure', '--json'];
+    const scored = await command('cflow-bench', ...scorecard, '--model', 'a.cflow');
+    expect(scored.stdout).toContain('committed 20');
+    await expect(command('cflow-bench', ...scorecard)).rejects.toMatchObject({
+      stderr: expect.stringContaining('no model is named, and the bundled one is in the repository alone'),
+    });
   });
 
   it('runs what the README of each library shows', async () => {

@@ -10,6 +10,7 @@ import { structureOf } from '../src/analysis/structure.js';
 import { main } from '../src/cli.js';
 import { type Metric, metric, readResult } from '../src/harness/result.js';
 import { fitLengths } from '../src/peers/peers-bench.js';
+import { sourceOf } from '../src/scorecard/cli-scorecard.js';
 import { ROWS } from '../src/scorecard/rows.js';
 import { score } from '../src/scorecard/scorecard.js';
 import { type EvidenceOf, SOURCE_NAMES } from '../src/scorecard/sources.js';
@@ -108,6 +109,14 @@ describe('a verdict', () => {
     expect(verdict('7 ', { 'critical-path': { ...measured, result } }).status).toBe('refuted');
     expect(verdict('7 ', { 'critical-path': { result } }).status).toBe('proven');
   });
+});
+
+it('wants a model where none is bundled, and says how to get one; one that is named must be there', () => {
+  const none = join(dir, 'none');
+  expect(sourceOf(dir, none)).toBe(dir);
+  expect(sourceOf(undefined, dir)).toBe(dir);
+  expect(() => sourceOf(undefined, none)).toThrowError(/--model: .*cflow-bench synth model\.cflow/);
+  expect(() => sourceOf('no-such.cflow', dir)).toThrowError('no-such.cflow: cannot open: ENOENT');
 });
 
 it('has the eight claims of the report, in order, and every source decides something', () => {

@@ -1,6 +1,8 @@
 /** Describes this machine, and measures its limits. */
 import { execFile } from 'node:child_process';
+import { existsSync } from 'node:fs';
 import { cpus, loadavg, release, tmpdir, totalmem, type } from 'node:os';
+import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { loadAddon, threadBudget } from '@cflow/runtime-native';
 import { readBandwidth } from './bandwidth.js';
@@ -9,6 +11,8 @@ import type { Machine } from './machine-schema.js';
 import { spreadOf } from './statistics.js';
 
 const DIGITS = 12;
+/** From the folder of this module, in src/ or dist/. */
+const ROOT = '../../../..';
 
 export interface MachineOptions {
   /** Where the disk is measured; the directory for temporary files by default. */
@@ -39,7 +43,9 @@ function memoryLimit(): number {
   return limit > 0 && limit < totalmem() ? limit : totalmem();
 }
 
+/** Not of a repository that this package is installed in. */
 async function commitOf(folder: string): Promise<string | null> {
+  if (!existsSync(join(folder, ROOT, '.git'))) return null;
   const args = ['describe', '--always', '--dirty', `--abbrev=${DIGITS}`, '--exclude=*'];
   const run = promisify(execFile)('git', args, { cwd: folder, encoding: 'utf8' });
   return run.then(

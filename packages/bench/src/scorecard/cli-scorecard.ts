@@ -55,11 +55,20 @@ export async function runScorecard(args: ScorecardArgs & { json?: unknown }): Pr
   }
 }
 
+/** @throws CflowError NOT_READABLE for a model that is not there, USAGE if none is named where none is bundled */
+export function sourceOf(named: string | undefined, bundled: string): string {
+  const source = named ?? bundled;
+  if (existsSync(source)) return source;
+  if (named !== undefined) throw new CflowError('NOT_READABLE', 'cannot open: ENOENT', { file: named });
+  throw new CflowError('USAGE', 'no model is named, and the bundled one is in the repository alone', {
+    field: '--model',
+    remedy:
+      'name a checkpoint, or a .cflow; cflow-bench synth model.cflow --format cflow --geometry arch2_4 writes one',
+  });
+}
+
 async function contextOf({ model, quick }: ScorecardArgs, directory: string): Promise<MeasureContext> {
-  const source = model ?? MODEL;
-  if (!existsSync(source)) {
-    throw new CflowError('NOT_READABLE', 'the model is not here', { file: source, remedy: 'give --model' });
-  }
+  const source = sourceOf(model, MODEL);
   const { threads } = await threadBudget();
   const common = { directory, threads, quick };
   if (['.cflow', '.vflow'].includes(extname(source))) return { model: source, ...common };
