@@ -6,6 +6,7 @@ import { convert } from '@cflow/convert';
 import {
   type CacheReplay,
   loadAddon,
+  randomGenerator,
   readTrace,
   traceHeader,
   traceTokens,
@@ -21,6 +22,7 @@ import { resultSchema } from '../src/harness/result.js';
 import { score } from '../src/scorecard/scorecard.js';
 import { modelOf } from '../src/synth/geometry.js';
 import { synthesizeModel } from '../src/synth/synth-model.js';
+import { mostHits, naiveHits } from './naive-cache.js';
 
 /** Routings of the bundled model on its stories: 1,300 tokens, 6 layers, 2 of 8 experts. */
 const TRACE = join(import.meta.dirname, 'data/stories-arch2_4.trace.ndjson');
@@ -111,6 +113,48 @@ describe('replaying', () => {
   });
 });
 
+describe('replaying, against the naive cache', () => {
+  const random = randomGenerator(7);
+  const draw = (length: number, below: number) =>
+    Int32Array.from({ length }, () => Math.floor(below * random.next() ** 2));
+
+  it.each([
+    ['LRU', 0, 'LRU'],
+    ['LFU', Number.POSITIVE_INFINITY, 'LFU'],
+    ['LRFU 3', 3, { halfLife: 3 }],
+    ['LRFU 20', 20, { halfLife: 20 }],
+  ] as const)('%s hits as often, whatever comes', async (_, halfLife, policy) => {
+    for (const slots of [1, 2, 3, 4]) {
+      const given = {
+        keys: draw(300, 6),
+        calls: Int32Array.of(1),
+        firstKeys: Int32Array.of(0, 6),
+        inFlight: 1,
+      };
+      const { hits } = await addon.simulateCache({ ...given, slots, halfLife, repeat: false });
+      expect([slots, hits]).toEqual([slots, naiveHits({ ...given, slots }, policy)]);
+    }
+  });
+
+  it.each([
+    ['LRU', 0, 'LRU'],
+    ['LFU', Number.POSITIVE_INFINITY, 'LFU'],
+    ['LRFU 16', 16, { halfLife: 16 }],
+  ] as const)(
+    '%s on routings of the bundled model, three calls of two in flight',
+    async (_, halfLife, policy) => {
+      const { header, tokens } = await readTrace(TRACE);
+      const keys = keysOf({ header, tokens: tokens.slice(0, 400) });
+      expect(keys).toMatchObject({ inFlight: 3, calls: Int32Array.of(2, 2, 2, 2, 2, 2) });
+      for (const slots of [7, 17, 30]) {
+        const { hits, misses } = await addon.simulateCache({ ...keys, slots, halfLife, repeat: false });
+        expect([slots, hits]).toEqual([slots, naiveHits({ ...keys, slots }, policy)]);
+        expect(hits + misses).toBe(400 * 12);
+      }
+    },
+  );
+});
+
 describe('the optimum', () => {
   it('puts out what is used again last', () => {
     // The example of Belady's MIN with 3 frames: 7 0 1 2 0 3 0 4 2 3 0 3 2 1 2 0 1 7 0 1 has 9 faults of 20.
@@ -118,8 +162,61 @@ describe('the optimum', () => {
     expect(optimumHits(keys, Int32Array.of(1), 3)).toBe(11);
   });
 
+  it('is what the best of all choices gives, and no policy gives more', async () => {
+    const random = randomGenerator(3);
+    for (let round = 0; round < 40; round++) {
+      const keys = Array.from({ length: 12 }, () => Math.floor(5 * random.next()));
+      const slots = 2 + (round % 2);
+      const most = optimumHits(Int32Array.from(keys), Int32Array.of(1), slots);
+      expect([keys, most]).toEqual([keys, mostHits(keys, slots)]);
+      for (const halfLife of [0, 4, Number.POSITIVE_INFINITY])
+        expect((await replay(keys, slots, halfLife)).hits).toBeLessThanOrEqual(most);
+    }
+  });
+
   it('looks all keys of a call up before it lets one in', () => {
     expect(optimumHits(Int32Array.of(0, 1, 2, 0), Int32Array.of(2), 2)).toBe(1);
+  });
+});
+
+it('rates of a trace, by hand', async () => {
+  // 0 1 2 0 1 2 with 2 of 4 experts in memory. LRU: what comes next was just put out. LFU: 2 puts out 0, 0 puts out 2,
+  // 1 is found, and 2 puts out 0. The optimum: 2 puts out 1, 0 is found, 1 puts out 0, 2 is found.
+  const header = {
+    format: 'cflow-trace/1',
+    model: 'm',
+    expertDelay: 0,
+    layers: [{ layer: 0, experts: 4, topK: 1 }],
+  } as const;
+  const tokens = [0, 1, 2, 0, 1, 2].map((expert, position) => ({ position, experts: [[expert]] }));
+  const report = await replayTrace({ header, tokens }, [0.5, 1], [LRU, LFU, OPTIMUM]);
+  expect(report.sizes.map(({ slots }) => slots)).toEqual([2, 4]);
+  expect(report.rows.map(({ rates }) => rates)).toEqual([
+    [0, 3 / 6],
+    [1 / 6, 3 / 6],
+    [2 / 6, 3 / 6],
+  ]);
+  // 6 misses of LRU by 5 and by 4 are what a token waits for.
+  const figures = new Map(cacheMeasured(report).metrics.map(({ name, median }) => [name, median]));
+  expect(figures.get('LFU, 50 % of the experts: misses of LRU by its own')).toBeCloseTo(6 / 5, 12);
+  expect(figures.get('LFU, 50 % of the experts: hit rate')).toBeCloseTo(100 / 6, 12);
+});
+
+it('keys count on over the layers, tokens one after another', () => {
+  const layers = [
+    { layer: 1, experts: 4, topK: 2 },
+    { layer: 3, experts: 8, topK: 1 },
+  ];
+  const header = { format: 'cflow-trace/1', model: 'm', expertDelay: 1, layers } as const;
+  const tokens = [
+    { position: 0, experts: [[3, 0], [7]] },
+    { position: 1, experts: [[1, 2], [0]] },
+  ];
+  expect(keysOf({ header, tokens })).toEqual({
+    keys: Int32Array.of(3, 0, 11, 1, 2, 4),
+    calls: Int32Array.of(2, 1),
+    firstKeys: Int32Array.of(0, 4, 12),
+    inFlight: 2,
   });
 });
 
