@@ -53,19 +53,25 @@ export async function packAll(root: string, into: string): Promise<Map<string, P
 /** What is installed under node_modules and is not for development alone, packed again when it is asked for. */
 async function installed(root: string): Promise<Release[]> {
   const lock = JSON.parse(await readFile(join(root, 'package-lock.json'), 'utf8')) as {
-    packages: Record<string, { dev?: boolean; link?: boolean }>;
+    packages: Record<string, { version: string; dev?: boolean; link?: boolean; optional?: boolean }>;
   };
-  const folders = Object.entries(lock.packages)
-    .filter(([path, { dev, link }]) => path.includes('node_modules/') && !dev && !link)
-    .map(([path]) => join(root, path))
-    .filter((folder) => existsSync(folder));
+  const wanted = Object.entries(lock.packages).filter(
+    ([path, { dev, link }]) => path.includes('node_modules/') && !dev && !link,
+  );
+  const folders = wanted.map(([path]) => join(root, path)).filter((folder) => existsSync(folder));
   const releases = folders.map(async (folder): Promise<Release> => {
     const manifest = JSON.parse(await readFile(join(folder, 'package.json'), 'utf8')) as Manifest;
     const options = ['-cz', '--exclude=node_modules', '-C', dirname(folder), basename(folder)];
     const tarball = () => run('tar', options, { encoding: 'buffer', maxBuffer: 1 << 28 });
     return { manifest, tarball: async () => (await tarball()).stdout };
   });
-  return Promise.all(releases);
+  // Binaries for other platforms: npm looks at what they are for, and leaves them.
+  const absent = wanted.filter(([path, { optional }]) => optional && !existsSync(join(root, path)));
+  const foreign = absent.map(([path, entry]): Release => {
+    const manifest = { ...entry, name: path.replace(/^.*node_modules\//, '') };
+    return { manifest, tarball: () => Promise.reject(new Error(`${path} is not for this platform`)) };
+  });
+  return [...(await Promise.all(releases)), ...foreign];
 }
 
 const ours = ({ manifest, bytes }: Packed): Release => ({

@@ -9,6 +9,7 @@ import { parseThreshold } from '../src/report/cli-compare.js';
 import { compareResults } from '../src/report/compare.js';
 import { chartsOf, reportHtml } from '../src/report/html.js';
 import { significant, spreadText } from '../src/report/text.js';
+import { decodePng } from './png.js';
 import { MACHINE, resultWith } from './results.js';
 
 let dir: string;
@@ -138,6 +139,27 @@ describe('report', () => {
     expect(await readFile(page, 'utf8')).toMatch(/^<!doctype html>[\s\S]*<\/html>\n$/);
     expect((await readdir(charts)).sort()).toEqual(['decode-s.svg', 'decode-tok-s.svg']);
     expect(await readFile(join(charts, 'decode-s.svg'), 'utf8')).toMatch(/^<svg [\s\S]*<\/svg>$/);
+  });
+
+  it('draws pictures of charts: as large as they are, with the colour of bars on white, and with text', async () => {
+    const file = join(dir, 'r.json');
+    await writeResult(file, resultWith([speed(10, 20, 40)]));
+    const { code } = await captured(main, ['report', file, '--png', dir, '--svg', dir]);
+    expect(code).toBe(0);
+    const [svg, png] = [
+      await readFile(join(dir, 'decode-tok-s.svg'), 'utf8'),
+      await readFile(join(dir, 'decode-tok-s.png')),
+    ];
+    const { width, height, pixels } = decodePng(png);
+    expect([width, height]).toEqual(
+      ['width', 'height'].map((side) => 2 * Number(new RegExp(`${side}="(\\d+)"`).exec(svg)![1])),
+    );
+    const at = (x: number, y: number) => [...pixels.subarray(4 * (y * width + x), 4 * (y * width + x) + 3)];
+    expect(at(0, 0)).toEqual([255, 255, 255]);
+    // The bar begins at the axis, 260 units from the left, in the middle between 62 units above and 40 below.
+    expect(at(2 * 300, (2 * 62 + (height - 2 * 40)) / 2)).toEqual([0, 0x72, 0xb2]);
+    // The title is written within the first 30 units.
+    expect(pixels.subarray(0, 4 * 60 * width).some((value) => value < 128)).toBe(true);
   });
 
   it('has something to write, or says so', async () => {

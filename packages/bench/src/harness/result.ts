@@ -96,12 +96,12 @@ function parseJson(text: string, file: string): unknown {
  */
 export async function writeResult(file: string, result: BenchResult): Promise<void> {
   const text = `${JSON.stringify(resultSchema.parse(result), undefined, 1)}\n`;
-  await writeTextFile(file, text);
+  await writeWhole(file, text);
 }
 
-/** As writeResult, of any text. */
-export async function writeTextFile(target: string, text: string): Promise<void> {
-  const bytes = Buffer.from(text);
+/** As writeResult, of any text or bytes. */
+export async function writeWhole(target: string, content: string | Uint8Array): Promise<void> {
+  const bytes = Buffer.from(content);
   await checkTarget(target, [], true);
   const file = await AtomicFile.create(target, bytes.length);
   try {

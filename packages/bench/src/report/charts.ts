@@ -23,7 +23,7 @@ const BAR = 22;
 const WIDE = 50;
 const AROUND = 110;
 const LABEL = 260;
-const FONT = 'system-ui, sans-serif';
+const FONT = 'system-ui, Arial, DejaVu Sans, sans-serif';
 
 /** The SVG of a chart, complete in itself. */
 export function chartSvg(data: ChartData): string {
