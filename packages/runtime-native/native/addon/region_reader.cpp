@@ -100,6 +100,8 @@ class Prefetcher {
 
 RegionRead read_regions(int fd, const std::vector<FileRegion>& regions, const IoOptions& options, bool prefetch) {
   using Clock = std::chrono::steady_clock;
+  // First: it refuses blocks of which there would be too many.
+  const auto queue = IoQueue::open(fd, options);
   const std::vector<Piece> pieces = pieces_of(regions, options.block);
   // One more than are under way: the one in use.
   const unsigned slots = options.depth + 1;
@@ -108,7 +110,6 @@ RegionRead read_regions(int fd, const std::vector<FileRegion>& regions, const Io
   const auto transfers = std::make_unique<Transfer[]>(slots);
   forget(fd, regions);
   RegionRead result;
-  const auto queue = IoQueue::open(fd, options);
   std::unique_ptr<Prefetcher> ahead;
   if (prefetch) ahead = std::make_unique<Prefetcher>(memory.data(), options.block, slots);
   const auto slot_of = [&](size_t piece) { return memory.data() + piece % slots * options.block; };

@@ -128,9 +128,9 @@ class EngineImpl final : public Engine {
   void lead() {
     Entry entry;
     while (next(entry)) {
-      const auto error = closing_ ? std::make_unique<Error>("INTERRUPTED", "the model was closed") : attempt(entry);
+      auto error = closing_ ? std::make_unique<Error>("INTERRUPTED", "the model was closed") : attempt(entry);
       // Before the caller hears of it: it may close the session.
-      release(entry);
+      if (!release(entry) && !error) error = std::make_unique<Error>("MEMORY", "the system refused memory");
       entry.job.done(error.get());
       entry = {};
     }
@@ -159,14 +159,20 @@ class EngineImpl final : public Engine {
     }
   }
 
-  void release(const Entry& entry) {
+  /// False: there is no memory for the figures of the job.
+  bool release(const Entry& entry) {
     const std::lock_guard lock(mutex_);
-    if (options_.profile) profile_ = executor_.profile();
-    const SpillStats spill = tiers_.spill;
-    tiers_ = storage_.stats();
-    (tiers_.spill = spill) += entry.session->take_spill_stats();
-    for (Routing& routing : executor_.take_routings()) routings_.push_back(std::move(routing));
-    if (running_ == entry.session.get()) running_ = nullptr;
+    running_ = nullptr;
+    try {
+      if (options_.profile) profile_ = executor_.profile();
+      const SpillStats spill = tiers_.spill;
+      tiers_ = storage_.stats();
+      (tiers_.spill = spill) += entry.session->take_spill_stats();
+      for (Routing& routing : executor_.take_routings()) routings_.push_back(std::move(routing));
+      return true;
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
   }
 
   void run(SessionState& session, const Job& job) {

@@ -123,7 +123,8 @@ class Engine {
  public:
   /// Maps or reads the file of `size` bytes behind `fd` (which may be closed afterwards) and starts the threads.
   /// Blocks for as long as reading takes.
-  /// @throws Error NOT_READABLE, LIMIT_EXCEEDED (memory, threads), INTERNAL (a program that contradicts itself or the file)
+  /// @throws Error NOT_READABLE, MEMORY, LIMIT_EXCEEDED (threads, mappings), INTERNAL (a program that contradicts itself or
+  /// the file)
   static std::shared_ptr<Engine> open(int fd, uint64_t size, Program program, const EngineOptions& options);
 
   /// Cancels what runs, waits for it, and stops the threads.

@@ -55,7 +55,8 @@ class Executor {
   Executor(Program program, Storage& storage, const EngineOptions& options);
 
   /// Passes a batch of at most max_batch tokens through the model. What it gives stands in `output` then.
-  /// @throws Error INTERRUPTED when `cancelled` becomes true, NOT_READABLE, NONFINITE_WEIGHT, MEMORY
+  /// @throws Error INTERRUPTED when `cancelled` becomes true, NOT_READABLE, NONFINITE_WEIGHT, MEMORY,
+  /// LIMIT_EXCEEDED (a key or value beyond an f16 cache)
   void run(const Tokens& tokens, std::vector<KvCache>& caches, KvSpill* spill, const std::atomic<bool>& cancelled);
   /// Of token `index` of the last batch; without all_logits only the last has any.
   const float* output(uint32_t index) const { return buffers_.row(program_.output, index); }

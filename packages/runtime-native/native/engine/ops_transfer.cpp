@@ -1,4 +1,6 @@
 // Calls, waits and releases of the disk tier, as steps.
+#include <algorithm>
+
 #include "ops_grouping.h"
 #include "storage.h"
 
@@ -19,8 +21,10 @@ class CallExpertsOp final : public TransferOp {
     for (const auto& [expert, from, count] : grouping_.active()) uses_.push_back({expert, count});
     if (context_.routings && !step_.ahead) record(batch);
     if (!store_) return;
-    if (step_.ahead) store_->call_ahead(step_.bank, uses_, batch.tokens() == 1);
-    else store_->call(step_.bank, uses_);
+    if (!step_.ahead) return store_->call(step_.bank, uses_);
+    // One token's stand by likelihood already, those of several by expert.
+    std::stable_sort(uses_.begin(), uses_.end(), [](const auto& a, const auto& b) { return a.count > b.count; });
+    store_->call_ahead(step_.bank, uses_, batch.tokens() == 1);
   }
 
  private:

@@ -7,9 +7,10 @@ namespace cflow {
 
 namespace {
 
-/// @throws Error INTERNAL unless all regions lie in a file of `size` bytes
-void check_regions(std::span<const FetchRegion> regions, uint64_t size) {
+/// @throws Error INTERNAL unless all regions lie in a file of `size` bytes, and begin where direct I/O can read
+void check_regions(std::span<const FetchRegion> regions, uint64_t size, uint64_t align) {
   for (const auto& [offset, length] : regions) {
+    if (offset % align) throw Error("INTERNAL", "a region begins at " + std::to_string(offset) + ", which is not aligned");
     if (offset <= size && length <= size - offset) continue;
     throw Error("INTERNAL", "a region of " + std::to_string(length) + " bytes at " + std::to_string(offset) +
                                 " is outside the file of " + std::to_string(size));
@@ -24,9 +25,9 @@ Storage::Storage(int fd, uint64_t size, const Program& program, const EngineOpti
     weights_ = Weights::open(fd, size, options.weights, options.threads);
     return;
   }
-  check_regions(program.resident, size);
-  check_regions(program.streams, size);
-  for (const auto& bank : program.banks) check_regions(bank, size);
+  check_regions(program.resident, size, 1);
+  check_regions(program.streams, size, kIoAlign);
+  for (const auto& bank : program.banks) check_regions(bank, size, kIoAlign);
   io_ = IoQueue::open(fd, direct.io);
   weights_ = Weights::open_direct(fd, size, program.resident, *io_);
   if (!program.banks.empty()) {

@@ -202,6 +202,8 @@ class DirectWeights final : public MappedWeights {
   DirectWeights(int fd, uint64_t size, std::span<const FetchRegion> resident, IoQueue& io)
       : MappedWeights(fd, size), block_(place(resident), "resident weights") {
     if (fstat(fd, &opened_) != 0 || read_range(fd, head_, 0, head_bytes())) unreadable("cannot look at the file");
+    // Reads go by what the file has now; its end must not be missing from the first of them on.
+    if (static_cast<uint64_t>(opened_.st_size) < size) became_shorter();
     Transfer transfer;
     std::vector<IoRequest> requests;
     for (const Region& region : regions_) {
@@ -249,7 +251,8 @@ class DirectWeights final : public MappedWeights {
     uint64_t at;
   };
 
-  /// The header of a file: a checksum over the checksums of all else stands in it.
+  /// The head of a file, where a checksum over the checksums of all else stands, if it has any. Weights that are
+  /// written over in place without it, and with the time of modification set back, go unnoticed.
   static constexpr uint64_t kHead = 4096;
   uint64_t head_bytes() const { return std::min(size_, kHead); }
 

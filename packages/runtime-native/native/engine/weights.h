@@ -13,9 +13,9 @@ namespace cflow {
 
 class Weights {
  public:
-  /// @throws Error NOT_READABLE, MEMORY
+  /// @throws Error NOT_READABLE, MEMORY, LIMIT_EXCEEDED (mappings)
   static std::unique_ptr<Weights> open(int fd, uint64_t size, WeightMode mode, unsigned threads);
-  /// Reads the regions into memory and maps the rest. @throws Error NOT_READABLE, MEMORY
+  /// Reads the regions into memory and maps the rest. @throws Error NOT_READABLE, MEMORY, LIMIT_EXCEEDED (mappings)
   static std::unique_ptr<Weights> open_direct(int fd, uint64_t size, std::span<const FetchRegion> resident, IoQueue& io);
   virtual ~Weights() = default;
 

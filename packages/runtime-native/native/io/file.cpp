@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <system_error>
+#include <thread>
 
 namespace cflow {
 
@@ -78,7 +80,11 @@ IoAttempt IoFile::next(IoBlock& block) const {
 }
 
 std::optional<int> IoFile::settle(IoBlock& block, int64_t answer) {
-  if (answer == -EINTR || (answer == -EAGAIN && block.attempts < kMaxAgain)) return std::nullopt;
+  if (answer == -EINTR) return std::nullopt;
+  if (answer == -EAGAIN && block.again++ < kMaxAgain) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return std::nullopt;
+  }
   if (answer == -EINVAL && block.direct) {
     give_up_direct(EINVAL);
     block.refused = true;

@@ -29,6 +29,8 @@ struct IoBlock {
   /// Bytes moved so far.
   uint64_t done = 0;
   uint32_t attempts = 0;
+  /// Of them, those for which the system had no means.
+  uint32_t again = 0;
   /// Counts the blocks of a queue.
   uint64_t number = 0;
 };

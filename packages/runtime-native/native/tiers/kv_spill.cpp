@@ -116,15 +116,10 @@ void KvSpill::open() {
 }
 
 void KvSpill::write(uint64_t until) {
-  std::vector<IoRequest> requests(extents_.size());
   for (uint64_t page = spilled_ + writes_.size(); page < until; page++) {
-    for (size_t i = 0; i < extents_.size(); i++) {
-      const auto& [cache, offset, bytes] = extents_[i];
-      requests[i] = {IoRequest::Kind::write, offset + page * bytes, bytes, caches_[cache].page(page)};
-    }
     Transfer& written = writes_.emplace_back();
     try {
-      io_->submit(written, requests, IoPriority::spill);
+      write_page(page, written, IoPriority::spill);
     } catch (...) {
       writes_.pop_back();
       throw;
@@ -132,8 +127,31 @@ void KvSpill::write(uint64_t until) {
   }
 }
 
+void KvSpill::write_page(uint64_t page, Transfer& written, IoPriority priority) {
+  std::vector<IoRequest> requests;
+  for (const auto& [cache, offset, bytes] : extents_) {
+    requests.push_back({IoRequest::Kind::write, offset + page * bytes, bytes, caches_[cache].page(page)});
+  }
+  io_->submit(written, requests, priority);
+}
+
+/// Page `index` of those that are being written is waited for from now on. What failed while nobody waited may have
+/// found the disk full; there may be room by now.
+void KvSpill::hurry(uint64_t index) {
+  Transfer& written = writes_[index];
+  if (written.pending() || !written.failure()) return io_->promote(written, IoPriority::needed);
+  written.reset();
+  try {
+    write_page(spilled_ + index, written, IoPriority::needed);
+  } catch (...) {
+    // It would pass for written.
+    give_up_writes();
+    throw;
+  }
+}
+
 void KvSpill::drop(uint64_t until) {
-  for (size_t i = 0; i < until - spilled_; i++) io_->promote(writes_[i], IoPriority::needed);
+  for (uint64_t i = 0; i < until - spilled_; i++) hurry(i);
   while (spilled_ < until) {
     const Transfer& written = writes_.front();
     if (written.pending()) stalls_.time([&] { IoQueue::wait(written); });

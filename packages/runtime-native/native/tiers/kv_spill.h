@@ -1,5 +1,6 @@
 // The key/value caches of a session beyond their memory. The oldest pages of full attention go to disk when nothing
-// more urgent is to do, and come back before their layer attends (PIPO's tracks of cache saves and loads, §5.1).
+// more urgent of this session is to do, and come back before their layer attends (PIPO's tracks of cache saves and loads,
+// §5.1). Every session has a queue of its own over its file, beside that of the model's weights.
 #pragma once
 
 #include <deque>
@@ -28,7 +29,7 @@ class KvSpill {
   /// Whether tokens from `start` on, which take the caches to `positions`, can be appended within the memory.
   bool fits(uint64_t start, uint64_t positions) const { return target(start, positions).has_value(); }
   /// Frees what these tokens need, and starts to fetch for them. After a batch that was broken off, anew.
-  /// @throws Error MEMORY (naming what would do), WRITE_FAILED
+  /// @throws Error MEMORY (naming what would do), WRITE_FAILED, and what opening a file and its queue fails with
   void begin(uint64_t start, uint64_t positions);
 
   /// Where the spilled pages of a cache are from now on; whoever reads one waits for it.
@@ -65,6 +66,8 @@ class KvSpill {
   uint64_t windowed(uint64_t positions) const;
   void open();
   void write(uint64_t until);
+  void write_page(uint64_t page, Transfer& written, IoPriority priority);
+  void hurry(uint64_t index);
   void drop(uint64_t until);
   void give_up_writes();
   bool sound() const;
