@@ -82,11 +82,15 @@ describe('reading regions', () => {
   });
 
   it.each([
-    ['block', { block: 4097 }],
     ['block', { block: 0 }],
     ['depth', { depth: 257 }],
   ] as const)('refuses another %s', (field, change) => {
     expect(() => addon.readRegions(source.fd!, new Float64Array(), { ...READ, ...change })).toThrow(field);
+  });
+
+  it('refuses a ragged block, as every queue does', async () => {
+    const reading = addon.readRegions(source.fd!, new Float64Array(), { ...READ, block: 4097 });
+    await expect(reading).rejects.toMatchObject({ code: 'LIMIT_EXCEEDED' });
   });
 });
 
