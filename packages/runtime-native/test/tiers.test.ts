@@ -244,6 +244,27 @@ describe('configureTiers', () => {
   });
 });
 
+it('a model of very many streams is looked at some hundreds of times', () => {
+  const streams = Array.from({ length: 30_000 }, (_, i) => ({
+    name: `${i}`,
+    bytes: 8192,
+    vocabulary: false,
+  }));
+  const sizes = { ...DENSE, fileBytes: 400 * MB, streams };
+  // 205.99 MB are left for 1 and 245.76 of streams and four slots: 4,981 do not stay, which is the 85th of 512 counts.
+  expect(configure(sizes, 300).placement.streams.size).toBe(4981);
+  expect(configure(sizes, 299.9).placement.streams.size).toBe(5040);
+  expect(refusal(() => configure(sizes, 10)).code).toBe('MEMORY');
+});
+
+it('what does not fit cannot do without transfers', () => {
+  expect(configure(DENSE, 195, { transfers: 'none' }).weights).toBe('resident');
+  expect(refusal(() => configure(DENSE, 194, { transfers: 'none' }))).toMatchObject({
+    code: 'USAGE',
+    details: { field: 'transfers', value: 'none' },
+  });
+});
+
 it('a process that grows a little counts the same, and never less than it takes', () => {
   const MIB = 2 ** 20;
   const first = countedProcess(100 * MIB, 0);
@@ -330,10 +351,10 @@ describe('bandwidths', () => {
     seconds: diskBandwidth.mock.calls.length === 2 ? 1.25 : 2,
   }));
   /** Rates, and how often memory and disk were measured for them. */
-  async function measure(threads = 2, io = IO, size = 1 << 24) {
+  async function measure(threads = 2, io = IO, size = 1 << 24, room = 2 ** 30) {
     vi.clearAllMocks();
     const addon = { readBandwidth, diskBandwidth } as unknown as Addon;
-    const rates = await bandwidths(addon, { name: 'model', fd: handle.fd, size }, threads, io);
+    const rates = await bandwidths(addon, { name: 'model', fd: handle.fd, size }, { threads, io, room });
     return [rates, readBandwidth.mock.calls.length, diskBandwidth.mock.calls.length];
   }
   const RATES = { memory: 30e9, disk: 80 };
@@ -370,6 +391,13 @@ describe('bandwidths', () => {
     await writeFile(home, '');
     expect(await measure()).toEqual([RATES, 1, RUNS]);
     expect(await measure()).toEqual([RATES, 1, RUNS]);
+  });
+
+  it('take no more memory than there is room for', async () => {
+    await measure(2, IO, 1 << 24, 100 * 2 ** 20);
+    expect(readBandwidth).toHaveBeenCalledWith(64 * 2 ** 20, 2, 5);
+    await measure();
+    expect(readBandwidth).toHaveBeenCalledWith(256 * 2 ** 20, 2, 5);
   });
 
   it('blocks are no longer than the file', async () => {

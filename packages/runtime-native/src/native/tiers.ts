@@ -111,7 +111,7 @@ export function placeTransfers(
       transfers: [...releases[i]!, ...stage.transfers, ...added[i]!],
     })),
     order: uses.map(({ stream }) => stream),
-    liveStreams: Math.max(0, ...stages.map((_, at) => live(uses, at))),
+    liveStreams: stages.reduce((most, _, at) => Math.max(most, live(uses, at)), 0),
   };
 }
 

@@ -72,24 +72,29 @@ export async function chooseTiers(
     return inMemory(weights, 'as asked', resolved);
   }
   const { budget, budgetReason } = memoryBudget(addon, options.memory);
-  const plan = buildPlan(file.config, { transfers: 'none' });
-  const context = options.context ?? Math.min(CONTEXT, file.config.contextLength);
-  const { maxBatch } = resolved;
-  const valueBytes = resolved.cache === 'f16' ? 2 : 4;
-  const sizes = withinMemory(modelSizes(plan, file, { context, maxBatch, valueBytes }), resolved);
-  const every: Placement = { streams: new Set(sizes.streams.map(({ name }) => name)), experts: false };
-  const { liveStreams } = lowerPlan(plan, file, { ...resolved, placement: every });
+  const { sizes, liveStreams } = needs(file, resolved, options.context);
   processBytes = countedProcess(process.memoryUsage.rss(), processBytes);
   const { expertSlots, streamSlots } = options.direct ?? {};
-  const wishes = { budget, used: processBytes, maxBatch, liveStreams, expertSlots, streamSlots };
+  const wishes = {
+    budget,
+    used: processBytes,
+    maxBatch: resolved.maxBatch,
+    liveStreams,
+    expertSlots,
+    streamSlots,
+  };
   const tiers = configureTiers(sizes, { ...wishes, transfers: options.transfers });
   const { cacheMemory = resolved.cacheMemory } = tiers;
   const common = { reason: tiers.rule, budget, budgetReason, plan: tiers };
   if (tiers.weights === 'resident' && weights === 'auto')
-    return inMemory('resident', common, { maxBatch, cacheMemory });
+    return inMemory('resident', common, { maxBatch: resolved.maxBatch, cacheMemory });
   if (tiers.weights === 'resident') throw nothingToFetch(budget);
   const io: IoChoice = { ...IO_DEFAULTS, ...options.direct };
-  const rates = await bandwidths(addon, opened, resolved.threads, io);
+  const rates = await bandwidths(addon, opened, {
+    threads: resolved.threads,
+    io,
+    room: budget - processBytes,
+  });
   const prediction = predict(sizes, tiers, rates);
   return {
     choice: { weights: 'direct', ...common, io, bandwidths: rates, prediction },
@@ -108,6 +113,20 @@ export async function chooseTiers(
       readAhead: tiers.transfers !== 'stall',
     },
   };
+}
+
+/** What a model needs of memory, and how many of its streams are in use at once. */
+function needs(
+  file: ModelFile,
+  resolved: ResolvedOptions,
+  context = Math.min(CONTEXT, file.config.contextLength),
+): { sizes: ModelSizes; liveStreams: number } {
+  const plan = buildPlan(file.config, { transfers: 'none' });
+  const { maxBatch, cache } = resolved;
+  const valueBytes = cache === 'f16' ? 2 : 4;
+  const sizes = withinMemory(modelSizes(plan, file, { context, maxBatch, valueBytes }), resolved);
+  const every: Placement = { streams: new Set(sizes.streams.map(({ name }) => name)), experts: false };
+  return { sizes, liveStreams: lowerPlan(plan, file, { ...resolved, placement: every }).liveStreams };
 }
 
 function unbounded(weights: string, memory: number): CflowError {

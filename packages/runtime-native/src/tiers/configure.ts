@@ -75,10 +75,12 @@ export function configureTiers(sizes: ModelSizes, wishes: TierWishes): TierPlan 
   if (total(whole.memory) <= usable(wishes.budget) && !forced) return whole;
   const layout = new Layout(sizes, wishes);
   layout.checkWishes();
-  const all = layout.arrangements();
-  const chosen = all.find(({ bytes }) => layout.least(bytes) <= usable(wishes.budget));
-  if (chosen) return layout.plan(chosen);
-  const least = layout.least(Math.min(...all.map(({ bytes }) => bytes)));
+  let fewest = Number.POSITIVE_INFINITY;
+  for (const arrangement of layout.arrangements()) {
+    if (layout.least(arrangement.bytes) <= usable(wishes.budget)) return layout.plan(arrangement);
+    fewest = Math.min(fewest, arrangement.bytes);
+  }
+  const least = layout.least(fewest);
   return spilling(sizes, wishes, least) ?? tooSmall(wishes.budget, least, layout, forced);
 }
 
@@ -164,7 +166,8 @@ class Layout {
 
   /** @throws CflowError USAGE */
   checkWishes(): void {
-    const { expertSlots, streamSlots, liveStreams } = this.#wishes;
+    const { expertSlots, streamSlots, liveStreams, transfers } = this.#wishes;
+    if (transfers === 'none') throw withoutTransfers();
     if (expertSlots !== undefined) atLeast('expertSlots', expertSlots, this.#leastExperts, 'experts');
     const streams = Math.min(liveStreams, this.#sizes.streams.length);
     if (streamSlots !== undefined) atLeast('streamSlots', streamSlots, streams, 'weight streams');
@@ -172,24 +175,24 @@ class Layout {
 
   /**
    * Ways to keep streams, best first: all in memory where there are experts to fetch; then with slots to read ahead
-   * into, as few fetched as fit, spread over the layers; then the same without such slots.
+   * into, as few fetched as fit, spread over the layers; then the same without such slots. One at a time, and
+   * of many streams some hundreds of counts: all of them would be the square of what stands in a file.
    */
-  arrangements(): readonly Arrangement[] {
+  *arrangements(): Generator<Arrangement> {
     const { experts, plainBytes } = this.#sizes;
     const { streamSlots, liveStreams } = this.#wishes;
     const order = this.#all;
-    const everything = sum(order.map(({ bytes }) => bytes));
-    const none: Arrangement = { fetched: [], slots: 0, ring: 0, bytes: plainBytes + everything };
-    const fetching = [AHEAD, 0].flatMap((ahead) =>
-      order.map((_, i): Arrangement => {
-        const fetched = spread(order, i + 1);
-        const slots = Math.min(fetched.length, streamSlots ?? liveStreams + ahead);
+    const all = plainBytes + sum(order.map(({ bytes }) => bytes));
+    if (experts && streamSlots === undefined) yield { fetched: [], slots: 0, ring: 0, bytes: all };
+    for (const ahead of [AHEAD, 0]) {
+      for (let i = 1; i <= Math.min(order.length, MOST_COUNTS); i++) {
+        const count = Math.ceil((i * order.length) / Math.min(order.length, MOST_COUNTS));
+        const fetched = spread(order, count);
+        const slots = Math.min(count, streamSlots ?? liveStreams + ahead);
         const ring = slots * largest(fetched);
-        const kept = plainBytes + everything - sum(fetched.map(({ bytes }) => bytes));
-        return { fetched, slots, ring, bytes: kept + ring };
-      }),
-    );
-    return experts && streamSlots === undefined ? [none, ...fetching] : fetching;
+        yield { fetched, slots, ring, bytes: all - sum(fetched.map(({ bytes }) => bytes)) + ring };
+      }
+    }
   }
 
   /** The least memory with `bytes` for streams: one token at a time, no more experts than it uses, or those asked for. */
@@ -278,6 +281,13 @@ class Layout {
   }
 }
 
+const withoutTransfers = () =>
+  new CflowError('USAGE', 'weights that do not fit the memory are fetched by transfers', {
+    field: 'transfers',
+    value: 'none',
+    remedy: 'leave it out, or allow more memory',
+  });
+
 /** @throws CflowError USAGE if fewer slots are asked for than are used at once, or any for what a model has not */
 function atLeast(field: string, value: number, least: number, what: string): void {
   if (least > 0 && value >= least) return;
@@ -289,8 +299,12 @@ function atLeast(field: string, value: number, least: number, what: string): voi
 /** Slots beyond those in use: two streams ahead, as PIPO preloads. */
 const AHEAD = 2;
 
+/** Numbers of fetched streams that are tried. */
+const MOST_COUNTS = 512;
+
 const align = (bytes: number) => Math.ceil(bytes / ALIGN) * ALIGN;
-const largest = (streams: readonly StreamSize[]) => align(Math.max(0, ...streams.map(({ bytes }) => bytes)));
+const largest = (streams: readonly StreamSize[]) =>
+  align(streams.reduce((most, { bytes }) => Math.max(most, bytes), 0));
 
 /** `count` streams, evenly spread over those of layers; all of these before any of the vocabulary. */
 export function spread(order: readonly StreamSize[], count: number): StreamSize[] {

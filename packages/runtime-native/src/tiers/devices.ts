@@ -1,6 +1,6 @@
 /** What memory and disk of this machine can do: measured once, kept in the user's cache. */
 import { mkdir, readFile, rename, stat, writeFile } from 'node:fs/promises';
-import { homedir } from 'node:os';
+import { homedir, hostname } from 'node:os';
 import { dirname, join } from 'node:path';
 import type { Addon, IoChoice } from '../native/addon.js';
 import type { Bandwidths } from './configure.js';
@@ -17,13 +17,16 @@ const DISK_RUNS = 4;
 const PAGE = 4096;
 const MEMORY_BYTES = 256 * 2 ** 20;
 
-/** Bytes per second; a figure that was measured before on the same device with the same options is taken as it is. */
+/**
+ * Bytes per second; a figure that was measured before on the same device with the same options is taken as it is.
+ * @param room bytes of memory that may be taken for it
+ */
 export async function bandwidths(
   addon: Addon,
   file: MeasuredFile,
-  threads: number,
-  io: IoChoice,
+  { threads, io, room }: { threads: number; io: IoChoice; room: number },
 ): Promise<Bandwidths> {
+  const bytes = Math.min(MEMORY_BYTES, 2 ** Math.floor(Math.log2(Math.max(PAGE, room))));
   const path = cachePath();
   const known = await readKept(path);
   const device = await stat(`/proc/self/fd/${file.fd}`).then(
@@ -31,18 +34,18 @@ export async function bandwidths(
     () => 0,
   );
   const keys = {
-    memory: `memory ${threads} threads`,
-    disk: `disk ${device} ${io.block} ${io.depth} ${io.backend} ${io.mode}`,
+    memory: `${hostname()}: memory ${threads} threads ${bytes}`,
+    disk: `${hostname()}: disk ${device} ${io.block} ${io.depth} ${io.backend} ${io.mode}`,
   };
-  const memory = known[keys.memory] ?? (await memoryBandwidth(addon, threads));
+  const memory = known[keys.memory] ?? (await memoryBandwidth(addon, threads, bytes));
   const disk = known[keys.disk] ?? (await diskBandwidth(addon, file, io));
   const fresh = known[keys.memory] === undefined || known[keys.disk] === undefined;
   if (fresh) await keep(path, { ...known, [keys.memory]: memory, [keys.disk]: disk });
   return { memory, disk };
 }
 
-async function memoryBandwidth(addon: Addon, threads: number): Promise<number> {
-  const runs = await addon.readBandwidth(MEMORY_BYTES, threads, 5);
+async function memoryBandwidth(addon: Addon, threads: number, bytes: number): Promise<number> {
+  const runs = await addon.readBandwidth(bytes, threads, 5);
   return 1e9 * Math.max(...runs);
 }
 
