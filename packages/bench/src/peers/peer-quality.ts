@@ -119,7 +119,8 @@ async function* positionsOf(
       const rows = await Promise.all(
         handles.map(async (handle) => {
           const row = new Float32Array(length);
-          await handle.read(row);
+          const { bytesRead } = await handle.read(row);
+          if (bytesRead < row.byteLength) throw new CflowError('INTERNAL', 'a file of logits ends early');
           return row;
         }),
       );
