@@ -120,15 +120,33 @@ const experts = z.strictObject({
   expertScale: z.boolean().optional(),
 });
 
-/** Where a block is normed: its input (`pre`), its output (`post`), or both (`sandwich`). */
-export const NORM_PLACES = ['pre', 'post', 'sandwich'] as const;
+/** The places of a layer that a norm of the residual's width may have: before and after attention, before and after FFN and experts. */
+export interface NormPlaces {
+  /** `attn_norm` on the input of attention. */
+  readonly attnIn: boolean;
+  /** `attn_post_norm` on the output of attention, before it is added to the residual. */
+  readonly attnOut: boolean;
+  /** `ffn_norm` on what FFN and experts read. */
+  readonly ffnIn: boolean;
+  /** `ffn_post_norm` on the output of FFN and experts together, before it is added to the residual. */
+  readonly ffnOut: boolean;
+}
+
+/** Where the layers of a style are normed; which tensors there are, and which steps, follows from the row. */
+export const NORM_STYLES = {
+  pre: { attnIn: true, attnOut: false, ffnIn: true, ffnOut: false },
+  post: { attnIn: false, attnOut: true, ffnIn: false, ffnOut: true },
+  sandwich: { attnIn: true, attnOut: true, ffnIn: true, ffnOut: true },
+} as const satisfies Readonly<Record<string, NormPlaces>>;
+/** One of `NORM_STYLES`. */
+export type NormStyle = keyof typeof NORM_STYLES;
 
 const layer = z.strictObject({
   attention,
   ffn: ffn.optional(),
   experts: experts.optional(),
   /** Absent = pre. */
-  norms: z.enum(NORM_PLACES).optional(),
+  norms: z.enum(Object.keys(NORM_STYLES) as [NormStyle, ...NormStyle[]]).optional(),
   /** The residual after the layer is multiplied by a stored number. */
   outputScale: z.boolean().optional(),
 });
@@ -197,11 +215,8 @@ export function isPlainLayer({ norms, outputScale, experts }: LayerConfig): bool
   );
 }
 
-/** Whether the input of a layer's blocks is normed. */
-export const normsInput = ({ norms }: Pick<LayerConfig, 'norms'>): boolean => norms !== 'post';
-/** Whether the output of a layer's blocks is normed. */
-export const normsOutput = ({ norms }: Pick<LayerConfig, 'norms'>): boolean =>
-  norms === 'post' || norms === 'sandwich';
+/** Where a layer is normed. */
+export const normPlaces = ({ norms = 'pre' }: Pick<LayerConfig, 'norms'>): NormPlaces => NORM_STYLES[norms];
 
 interface Contradiction {
   message: string;

@@ -4,8 +4,7 @@ import {
   type ExpertsConfig,
   type FfnConfig,
   type LayerConfig,
-  normsInput,
-  normsOutput,
+  normPlaces,
 } from './config.js';
 import type { PlanBuilder } from './plan-phases.js';
 import type { WeightRef } from './plan-types.js';
@@ -49,9 +48,9 @@ export function emitAttention(b: PlanBuilder, layer: number, input: string): str
   const width = a.kvHeads * a.headDim;
   const weight = (name: string) => ref(stream, `layers.${layer}.attn.${name}`);
   if (!shared) b.caches.push({ cache, layer, width, ...(a.slidingWindow && { window: a.slidingWindow }) });
-  const pre = normsInput(layerConfig);
-  const normed = pre ? b.buffer('attnIn') : input;
-  if (pre) b.slots.push(emitNorm(b, input, ref(stream, `layers.${layer}.attn_norm.weight`), normed));
+  const { attnIn, attnOut } = normPlaces(layerConfig);
+  const normed = attnIn ? b.buffer('attnIn') : input;
+  if (attnIn) b.slots.push(emitNorm(b, input, ref(stream, `layers.${layer}.attn_norm.weight`), normed));
   const qkv = { q: b.buffer('q', a.heads * a.headDim), k: b.buffer('k', width), v: b.buffer('v', width) };
   const names = (['q', 'k', 'v'] as const).filter(
     (name) => name === 'q' || (!shared && (name === 'k' || !a.valueFromKey)),
@@ -63,14 +62,14 @@ export function emitAttention(b: PlanBuilder, layer: number, input: string): str
     ...(a.biasQkv && { biases: names.map((name) => weight(`${name}_proj.bias`)) }),
     outs: names.map((name) => qkv[name]),
   });
-  if (!pre) b.slots.push(phase);
+  if (!attnIn) b.slots.push(phase);
   emitHeadSteps(b, a, shared ? ['q'] : ['q', 'k'], qkv, weight);
   if (!shared) b.emit({ op: 'cacheAppend', cache, k: qkv.k, v: qkv.v });
   const heads = emitAttend(b, a, cache, qkv.q);
   const out = b.buffer('attnOut');
   const biases = a.biasOut && { biases: [weight('o_proj.bias')] };
   b.emit({ op: 'matvec', input: heads, weights: [weight('o_proj.weight')], ...biases, outs: [out] });
-  if (normsOutput(layerConfig)) emitNorm(b, out, ref(stream, `layers.${layer}.attn_post_norm.weight`), out);
+  if (attnOut) emitNorm(b, out, ref(stream, `layers.${layer}.attn_post_norm.weight`), out);
   return out;
 }
 
@@ -207,7 +206,7 @@ export function emitPrediction(b: PlanBuilder, layer: number, mid: string): void
     ? router('router_norm.weight')
     : experts.ownNorms
       ? router('experts_norm.weight')
-      : normsInput(b.config.layers[layer]!)
+      : normPlaces(b.config.layers[layer]!).ffnIn
         ? ref(ffnHolder(b, layer), `layers.${layer}.ffn_norm.weight`)
         : undefined;
   const input = norm ? b.buffer('predictionInput') : mid;

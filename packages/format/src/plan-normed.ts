@@ -1,5 +1,5 @@
 /** Sequential layers with norms, scales and routers beyond the report's: OLMo 2, Gemma 3 and 4. */
-import { type ExpertsConfig, normsInput, normsOutput } from './config.js';
+import { type ExpertsConfig, normPlaces } from './config.js';
 import {
   emitAttention,
   emitExperts,
@@ -22,7 +22,8 @@ export function emitNormedLayer(b: PlanBuilder, layer: number, xIn: string, out:
   emitSum(b, [xIn, attn], mid);
   const block = emitBlock(b, layer, mid);
   const holder = ffnHolder(b, layer);
-  if (normsOutput(config)) emitNorm(b, block, ref(holder, `layers.${layer}.ffn_post_norm.weight`), block);
+  if (normPlaces(config).ffnOut)
+    emitNorm(b, block, ref(holder, `layers.${layer}.ffn_post_norm.weight`), block);
   const scale = config.outputScale ? ref(holder, `layers.${layer}.output_scale`) : undefined;
   const terms = b.config.perLayerInput ? emitLayerInput(b, layer, [mid, block]) : [mid, block];
   const ones = terms.map(() => 1);
@@ -75,7 +76,7 @@ function emitBlock(b: PlanBuilder, layer: number, mid: string): string {
   const config = b.config.layers[layer]!;
   const { ffn, experts } = config;
   const slot = b.slots.at(-1)!;
-  const input = normsInput(config) ? emitFfnNorm(b, layer, mid, 'ffnIn', slot) : mid;
+  const input = normPlaces(config).ffnIn ? emitFfnNorm(b, layer, mid, 'ffnIn', slot) : mid;
   const outputs: string[] = [];
   if (ffn) {
     const out = emitFfn(b, layer, ffn, input);

@@ -2,7 +2,7 @@
  * Which tensors a model has and how they are grouped into streams: the unit that is placed, checksummed and fetched.
  * Names, shapes and order stand here once; layout, plan, converter, reader and export all read them.
  */
-import { type LayerConfig, type ModelConfig, normsInput, normsOutput } from './config.js';
+import { type LayerConfig, type ModelConfig, normPlaces } from './config.js';
 import { type Dtype, matrixBytes, TILE_ROWS } from './dtype.js';
 import { MATRIX_IDS, type MatrixName, NO_EXPERT } from './schema.js';
 
@@ -75,6 +75,7 @@ export function layerStreams(config: ModelConfig, layer: LayerConfig, index: num
 
 function attentionStream(config: ModelConfig, layerConfig: LayerConfig, layer: number): Stream {
   const { attention: a } = layerConfig;
+  const { attnIn, attnOut } = normPlaces(layerConfig);
   const shared = a.kvFrom !== undefined;
   const d = config.hiddenDim;
   const qDim = a.heads * a.headDim;
@@ -100,8 +101,8 @@ function attentionStream(config: ModelConfig, layerConfig: LayerConfig, layer: n
     layer,
     expert: NO_EXPERT,
     parts: [
-      ...(normsInput(layerConfig) ? [whole.plain('attn_norm.weight', d)] : []),
-      ...(normsOutput(layerConfig) ? [whole.plain('attn_post_norm.weight', d)] : []),
+      ...(attnIn ? [whole.plain('attn_norm.weight', d)] : []),
+      ...(attnOut ? [whole.plain('attn_post_norm.weight', d)] : []),
       ...norms,
       ...biases,
       ...(a.biasOut ? [at.plain('o_proj.bias', d)] : []),
@@ -135,10 +136,11 @@ function layerInput({ perLayerInput, hiddenDim }: ModelConfig, layer: number): S
 
 /** The norms around FFN and experts travel with the dense stream, or with the router where there is none. */
 function ffnNorms({ hiddenDim }: ModelConfig, layerConfig: LayerConfig, layer: number): StreamPart[] {
+  const { ffnIn, ffnOut } = normPlaces(layerConfig);
   const at = tensorsOf(layer, `layers.${layer}`);
   return [
-    ...(normsInput(layerConfig) ? [at.plain('ffn_norm.weight', hiddenDim)] : []),
-    ...(normsOutput(layerConfig) ? [at.plain('ffn_post_norm.weight', hiddenDim)] : []),
+    ...(ffnIn ? [at.plain('ffn_norm.weight', hiddenDim)] : []),
+    ...(ffnOut ? [at.plain('ffn_post_norm.weight', hiddenDim)] : []),
   ];
 }
 

@@ -1,17 +1,42 @@
 /** What the numbers of a config mean, in words. */
-import type { CombineStyle, LayerConfig, ModelConfig } from '@cflow/format';
+import {
+  type CombineStyle,
+  type LayerConfig,
+  type ModelConfig,
+  type NormPlaces,
+  type NormStyle,
+  normPlaces,
+} from '@cflow/format';
 import { count } from './text.js';
 
 const COMBINE: Record<CombineStyle, (config: ModelConfig) => string> = {
   parallelSqrt2: () => 'FFN and expert outputs are added and divided by √2',
   delayedSum: () => 'FFN and expert outputs are added; the router reads the state after attention',
   asyncExperts: () => 'FFN and expert outputs are added; FFN and router both read the input of the layer',
-  sequential: () => 'attention, then FFN or experts, each added to the residual (ordinary pre-norm decoder)',
+  sequential: (config) =>
+    `attention, then FFN or experts, each added to the residual; ${normsInWords(config)}`,
   decoupledStreams: ({ mergeInterval }) =>
     `attention and FFN run as two streams that merge every ${mergeInterval} layers`,
   pipelineRegisters: () => 'attention and FFN work on two registers that pass from layer to layer',
   fixedPoint: ({ iterations }) => `each block of weights is iterated ${iterations} times`,
 };
+
+const PLACES: Record<keyof NormPlaces, string> = {
+  attnIn: 'before attention',
+  attnOut: 'after attention',
+  ffnIn: 'before FFN',
+  ffnOut: 'after FFN',
+};
+
+/** `post norm: after attention, after FFN`; of layers that differ, every style that there is. */
+function normsInWords({ layers }: ModelConfig): string {
+  const styles = new Map<NormStyle, NormPlaces>(layers.map((l) => [l.norms ?? 'pre', normPlaces(l)]));
+  const words = [...styles].map(([style, places]) => {
+    const normed = Object.entries(PLACES).filter(([place]) => places[place as keyof NormPlaces]);
+    return `${style} norm: ${normed.map(([, text]) => text).join(', ')}`;
+  });
+  return words.join('; or ');
+}
 
 export function combineInWords(config: ModelConfig): string {
   return COMBINE[config.combineStyle](config);

@@ -43,6 +43,23 @@ describe('report', () => {
     expect([nominal.naive / 2 ** 20, nominal.critical / 2 ** 20]).toEqual([naive, critical]);
   });
 
+  test.each([
+    ['pre', 'pre norm: before attention, before FFN'],
+    ['post', 'post norm: after attention, after FFN'],
+    ['sandwich', 'sandwich norm: before attention, after attention, before FFN, after FFN'],
+  ] as const)('sequential layers say that they have %s norms', (norms, words) => {
+    const sequential = { combineStyle: 'sequential', denseDelay: 0, expertDelay: 0 } as const;
+    const layers = tinyConfig().layers.map((layer) => ({ ...layer, norms }));
+    const { combine } = describeFile(planned(tinyConfig({ ...sequential, layers })), 'x').model;
+    expect(combine).toBe(`attention, then FFN or experts, each added to the residual; ${words}`);
+    const [first] = layers;
+    const mixed = tinyConfig({ ...sequential, layers: [tinyConfig().layers[0]!, first!, first!] });
+    const both = describeFile(planned(mixed), 'x').model.combine.split('; ').slice(1);
+    expect(both).toEqual(
+      norms === 'pre' ? [words] : ['pre norm: before attention, before FFN', `or ${words}`],
+    );
+  });
+
   test('arch2_4 has its parameters, and sizes that add up to the file', () => {
     const report = describeFile(planned(PRESETS.arch2_4!), 'x');
     expect(report.model.parameters).toBe(114_408_960);

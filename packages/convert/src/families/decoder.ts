@@ -1,5 +1,5 @@
 /** Decoders of Hugging Face as rows: what a class has besides a llama, and its defaults. */
-import { CflowError, type ModelConfigInput, type NORM_PLACES } from '@cflow/format';
+import { CflowError, type ModelConfigInput, type NormStyle } from '@cflow/format';
 import type { JsonObject } from '../json.js';
 import { type ConfigContext, type Family, lookUp, type NameTable, readFields } from './family.js';
 import { ACTIVATION_NAMES, type DecoderJson, decoderSchema, normalised, tokenSchema } from './fields.js';
@@ -9,32 +9,50 @@ type LayerInput = ModelConfigInput['layers'][number];
 type AttentionInput = LayerInput['attention'];
 type ExpertsInput = NonNullable<LayerInput['experts']>;
 
+const PREFIXES = ['model.', 'model.language_model.', 'language_model.model.'];
+
+/** A family: what it has besides a llama. An absent property means that it is as in a llama. */
 export interface DecoderRow {
+  /** `model_type` of its config.json; its name in errors, and `family` in files. */
   readonly modelType: string;
-  /** What the class says where config.json is silent. */
+  /**
+   * What the class says where config.json is silent, by the field's name there: sizes, `hidden_act`, `rms_norm_eps`, token
+   * ids, `tie_word_embeddings: true` where the LM head is the embedding (llama: false), `attention_bias` and so on.
+   */
   readonly defaults: JsonObject;
+  /** Context length, and per kind of layer the rotation's parameters by their names in config.json, where it is silent. */
   readonly rope: RopeDefaults;
+  /** Canonical name (`modelTensors` lists them) → stored name, which begins with `model.` or is `lm_head.weight`. */
   readonly names: NameTable;
+  /** Rows of `names` under other names, or fused in another way, for checkpoints that have those; absent = none. */
   readonly otherNames?: readonly NameTable[];
+  /** What stands for `model.` in files, the usual first; absent = `model.`, and two of wrappers (`PREFIXES`). */
   readonly prefixes?: readonly string[];
+  /** Added to every weight of a norm: 1 where they are stored around 0; absent = 0. */
   readonly normOffset?: number;
-  readonly norms?: (typeof NORM_PLACES)[number];
+  /** Which places of a layer are normed, of `NORM_STYLES` in @cflow/format; absent = `pre`. */
+  readonly norms?: NormStyle;
+  /** RMSNorm of q and k before they rotate, per head or over the whole projection; absent = none. */
   readonly qkNorm?: 'head' | 'whole';
+  /** RMSNorm of each value head, which has no weight. */
   readonly vNorm?: true;
   /** Biases of q, k and v whatever `attention_bias` says, and none of o. */
   readonly biasQkv?: true;
+  /** Embeddings are multiplied by √hidden_size. */
   readonly scaleEmbeddings?: true;
+  /** The residual after each layer is multiplied by a stored number, `layers.{layer}.output_scale`. */
   readonly outputScale?: true;
   /** `attn_logit_softcapping` acts; in other classes the field may stand without effect. */
   readonly attentionSoftcap?: true;
-  /** Factor of q·k; absent = 1/√headDim. */
+  /** Multiplies q·k; absent = 1/√headDim. */
   readonly scale?: (fields: DecoderJson) => number;
-  /** Whether a layer sees only a window. */
+  /** Whether a layer sees only a window, of `sliding_window` positions; absent = none does. */
   readonly sliding?: (fields: DecoderJson, layer: number) => boolean;
   /** Whether a layer rotates; absent = all do. */
   readonly rotates?: (fields: DecoderJson, layer: number) => boolean;
-  /** Head dimension and key/value heads of full layers where they are their own. */
+  /** Head dimension and key/value heads of full layers where those are not the sliding ones'; absent = the same. */
   readonly fullAttention?: (fields: DecoderJson, layer: number) => { headDim: number; kvHeads: number };
+  /** Absent = no layer has any. */
   readonly experts?: ExpertsRow;
   /** The last `num_kv_shared_layers` take keys and values from the last layer of their kind before them. */
   readonly sharesKv?: true;
@@ -42,6 +60,7 @@ export interface DecoderRow {
   readonly refuses?: (fields: DecoderJson) => string | undefined;
 }
 
+/** The experts of a family. */
 export interface ExpertsRow {
   /** Width of an expert. */
   readonly dim: 'intermediate_size' | 'moe_intermediate_size';
@@ -51,6 +70,7 @@ export interface ExpertsRow {
   readonly has?: (fields: DecoderJson, layer: number) => boolean;
   /** The dense FFN stands beside the experts, not in their place. */
   readonly besideFfn?: true;
+  /** What else of `experts` in `ModelConfig`: norms and scales of their own; absent = nothing. */
   readonly extras?: (fields: DecoderJson) => Partial<ExpertsInput>;
 }
 
@@ -60,7 +80,7 @@ export function decoder(row: DecoderRow): Family {
     configFrom: (json, context) => configFrom(row, json, context),
     tensorNames: row.names,
     ...(row.otherNames && { otherNames: row.otherNames }),
-    prefixes: row.prefixes ?? ['model.', 'model.language_model.', 'language_model.model.'],
+    prefixes: row.prefixes ?? PREFIXES,
     ...(row.normOffset !== undefined && { normOffset: row.normOffset }),
     // Old exports stored the RoPE table; it follows from the configuration.
     ignorable: ['*.rotary_emb.inv_freq'],

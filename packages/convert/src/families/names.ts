@@ -3,14 +3,18 @@ import type { FusedRule, NameTable } from './family.js';
 
 const inLayer = (rest: string) => `model.layers.{layer}.${rest}`;
 
-function projections(from: string, to: string, names: readonly string[]): NameTable {
+/** Weights and biases of projections: canonical `layers.{layer}.<from>.…` → stored `model.layers.{layer}.<to>.…`. */
+export function projections(from: string, to: string, names: readonly string[]): NameTable {
   const kinds = names.flatMap((name) => ['weight', 'bias'].map((kind) => `${name}.${kind}`));
   return Object.fromEntries(
     kinds.map((name) => [`layers.{layer}.${from}.${name}`, inLayer(`${to}.${name}`)]),
   );
 }
 
-/** Norms of a layer: canonical → stored, without `.weight`. */
+/**
+ * Tensors of a layer that have a weight alone, above all norms: canonical → stored, both without `layers.{layer}.` and
+ * `.weight`. `norms({ 'attn.q_proj': 'mixer.query' })` renames a projection too, but not its bias: see `projections`.
+ */
 export function norms(names: Readonly<Record<string, string>>): NameTable {
   return Object.fromEntries(
     Object.entries(names).map(([own, stored]) => [
@@ -20,29 +24,36 @@ export function norms(names: Readonly<Record<string, string>>): NameTable {
   );
 }
 
+/** Projections of attention as llama calls them. */
 export const ATTENTION: NameTable = projections('attn', 'self_attn', [
   'q_proj',
   'k_proj',
   'v_proj',
   'o_proj',
 ]);
+/** Projections of the FFN as llama calls them. */
 export const FFN: NameTable = projections('ffn', 'mlp', ['gate_proj', 'up_proj', 'down_proj']);
+/** Norms of q and k, for rows with `qkNorm`. */
 export const QK_NORMS: NameTable = norms({
   'attn.q_norm': 'self_attn.q_norm',
   'attn.k_norm': 'self_attn.k_norm',
 });
+/** The two norms of a llama's layer. */
 export const PRE_NORMS: NameTable = norms({
   attn_norm: 'input_layernorm',
   ffn_norm: 'post_attention_layernorm',
 });
+/** Embedding, final norm, LM head. */
 export const VOCABULARY: NameTable = {
   'embed_tokens.weight': 'model.embed_tokens.weight',
   'norm.weight': 'model.norm.weight',
   'lm_head.weight': 'lm_head.weight',
 };
 
+/** All tensors of a llama. */
 export const LLAMA: NameTable = { ...VOCABULARY, ...PRE_NORMS, ...ATTENTION, ...FFN };
 
+/** The router's matrix; `name` is that within the layer. */
 export const router = (name: string): NameTable => ({ 'layers.{layer}.router.weight': inLayer(name) });
 
 /** One tensor per expert and matrix. */
