@@ -1,8 +1,11 @@
 import { inspect, render } from '@cflow/inspect';
 
+const USAGE = 'Which file? Add ?file=/models/NAME.cflow to the address.';
+
 /** A ByteSource over HTTP ranges: nothing is fetched but what is read. */
 async function rangeSource(url) {
   const head = await fetch(url, { method: 'HEAD' });
+  if (!head.ok) throw new Error(`${url}: the server answers ${head.status} ${head.statusText}`);
   const size = Number(head.headers.get('content-length'));
   let fetched = 0;
   const read = async (offset, length) => {
@@ -15,8 +18,12 @@ async function rangeSource(url) {
   return { name: url, size, read, fetched: () => fetched };
 }
 
-const source = await rangeSource(new URLSearchParams(location.search).get('file'));
-const report = await inspect(source, { sections: [] });
-const text = render(report, ['summary']);
-document.querySelector('#report').textContent =
-  `${text}\nfetched ${source.fetched()} of ${source.size} bytes`;
+async function report(file) {
+  if (!file) return USAGE;
+  const source = await rangeSource(file);
+  const text = render(await inspect(source, { sections: [] }), ['summary']);
+  return `${text}\nfetched ${source.fetched()} of ${source.size} bytes`;
+}
+
+const shown = report(new URLSearchParams(location.search).get('file'));
+document.querySelector('#report').textContent = await shown.catch((error) => `error: ${error.message}`);
