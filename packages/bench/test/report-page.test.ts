@@ -51,3 +51,36 @@ it('shows what names say and runs none of it', async () => {
   expect([await page.title(), asked]).toEqual(['cflow-bench: x', []]);
   await page.close();
 });
+
+it('draws bars of several results from the floor of a logarithmic axis, and no place for what one lacks', async () => {
+  const runs = (name: string, value: number) => metric(`${name}: decode`, 'tok/s', 'higher', [value]);
+  const { page } = await open(
+    reportHtml([
+      { name: 'first', result: resultWith([runs('a', 0.1), runs('b', 10)]) },
+      { name: 'second', result: resultWith([runs('b', 1), runs('c', 0.1)]) },
+    ]),
+  );
+  const boxes = (color: string) =>
+    page.locator(`svg path[fill="${color}"]`).evaluateAll((paths) =>
+      paths
+        .map((path) => (path as unknown as SVGGraphicsElement).getBBox())
+        // Bars; the legend has swatches of the same colour.
+        .filter(({ y }) => y > 62)
+        .map(({ x, y, width }) => ({ x, y, width })),
+    );
+  const [[a, b], [second, c]] = [await boxes('#0072b2'), await boxes('#e69f00')];
+  // From 0.01: one decade, three, two, one.
+  expect([a!, b!, second!, c!].map(({ width }) => width / a!.width)).toEqual(
+    [1, 3, 2, 1].map((decades) => expect.closeTo(decades, 2)),
+  );
+  expect(new Set([a!, b!, second!, c!].map(({ x }) => Math.round(x))).size).toBe(1);
+  // Slots of 22: a, space, b twice, space, c.
+  const slots = [a!, b!, second!, c!].map(({ y }) => Math.round((y - a!.y) / 22));
+  expect(slots).toEqual([0, 2, 3, 5]);
+  const label = await page.locator('svg text', { hasText: /^b$/ }).boundingBox();
+  const svg = await page.locator('svg').boundingBox();
+  // The name is at the first of its bars.
+  const middle = (label!.y - svg!.y + label!.height / 2) * (900 / svg!.width);
+  expect(Math.abs(middle - (b!.y + 9))).toBeLessThan(6);
+  await page.close();
+});

@@ -4,10 +4,12 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { captured } from '../../runtime-native/test/helpers.js';
 import { main } from '../src/cli.js';
-import { metric, writeResult } from '../src/harness/result.js';
+import { type Metric, metric, writeResult } from '../src/harness/result.js';
+import { chartSvg, scaleOf } from '../src/report/charts.js';
 import { parseThreshold } from '../src/report/cli-compare.js';
 import { compareResults } from '../src/report/compare.js';
-import { chartsOf, reportHtml } from '../src/report/html.js';
+import { chartsOf } from '../src/report/grouping.js';
+import { reportHtml } from '../src/report/html.js';
 import { significant, spreadText } from '../src/report/text.js';
 import { decodePng } from './png.js';
 import { MACHINE, resultWith } from './results.js';
@@ -113,13 +115,95 @@ describe('report', () => {
   it('has a chart for each unit of a command, with a series for each result', () => {
     const charts = chartsOf(results);
     expect(charts.map(({ key, unit }) => [key, unit])).toEqual([
-      ['decode-tok-s', 'tok/s'],
-      ['decode-s', 's'],
+      ['decode-tok-s-higher', 'tok/s'],
+      ['decode-s-lower', 's'],
     ]);
     expect(charts[0]!.series.map(({ name, metrics }) => [name, metrics.length])).toEqual([
       ['first', 1],
       ['second', 2],
     ]);
+  });
+
+  const share = (name: string, better: Metric['better'], ...runs: number[]) =>
+    metric(name, '%', better, runs);
+
+  it('has one direction in each chart, that of its title: of one unit, even of one figure', () => {
+    const mixed = resultWith([
+      share('a: stalled', 'lower', 70),
+      share('b: stalled', 'lower', 60),
+      share('a: found in memory', 'higher', 50),
+      share('b: found in memory', 'higher', 40),
+      share('a: model off', 'lower', 3),
+      share('computing', 'higher', 80),
+      share('c: stalled', 'higher', 1),
+    ]);
+    const charts = chartsOf([{ name: 'only', result: mixed }]);
+    expect(
+      charts.map(({ title, key, series: [only] }) => [title, key, only!.metrics.map(({ name }) => name)]),
+    ).toEqual([
+      ['decode: stalled, %, lower is better', 'decode-stalled-percent-lower', ['a', 'b']],
+      ['decode: found in memory, %, higher is better', 'decode-found-in-memory-percent-higher', ['a', 'b']],
+      ['decode: %, lower is better', 'decode-percent-lower', ['a: model off']],
+      ['decode: %, higher is better', 'decode-percent-higher', ['computing', 'c: stalled']],
+    ]);
+    for (const { title, series } of charts)
+      for (const { better } of series.flatMap(({ metrics }) => metrics))
+        expect(title).toContain(`${better} is better`);
+  });
+
+  it('has subjects of one model next to one another, figure by figure', () => {
+    const names = ['m cflow: decode', 'm cflow: open', 'm llama.cpp: decode', 'm llama.cpp: open'];
+    const result = resultWith(names.map((name) => metric(name, 's', 'lower', [1])));
+    const rows = chartsOf([{ name: 'only', result }]).map(({ series }) =>
+      series[0]!.metrics.map(({ name }) => name),
+    );
+    expect(rows).toEqual([
+      ['m cflow', 'm llama.cpp'],
+      ['m cflow', 'm llama.cpp'],
+    ]);
+  });
+
+  it('parts what is long where names begin otherwise, and gives each part a name', () => {
+    const names = ['LRU', 'LFU', 'best'].flatMap((policy) =>
+      Array.from({ length: 20 }, (_, size) => `${policy}, ${size} %: hits`),
+    );
+    const result = resultWith(names.map((name) => share(name, 'higher', 1)));
+    const charts = chartsOf([{ name: 'only', result }]);
+    expect(charts.map(({ key, series }) => [key, series[0]!.metrics.length])).toEqual([
+      ['decode-hits-percent-higher-1', 40],
+      ['decode-hits-percent-higher-2', 20],
+    ]);
+    expect(charts[1]!.title).toBe('decode: hits, %, higher is better, part 2 of 2');
+    const height = Number(/height="(\d+)"/.exec(chartSvg(charts[0]!))![1]);
+    expect(height).toBeLessThan(1200);
+  });
+
+  it('tells charts apart whose figures differ in signs alone', () => {
+    const names = ['a: r+', 'b: r+', 'a: r-', 'b: r-'];
+    const keys = chartsOf([
+      { name: 'x', result: resultWith(names.map((name) => share(name, 'lower', 1))) },
+    ]).map(({ key }) => key);
+    expect(new Set(keys).size).toBe(2);
+  });
+
+  it.each([
+    ['alike', [1, 49], { type: 'value' }],
+    ['below nothing', [-5, 1000], { type: 'value' }],
+    [
+      'far apart, from a power of ten below the least',
+      [0.02, 3],
+      { type: 'log', min: 0.01, startValue: 0.01 },
+    ],
+    ['far apart, the least a power of ten', [10, 1000], { type: 'log', min: 1, startValue: 1 }],
+  ])('the axis of figures that are %s', (_, runs, scale) => {
+    expect(scaleOf([{ metric: speed(...runs) }])).toEqual(scale);
+  });
+
+  it('lists its results and charts, each a link to what is there', () => {
+    const html = reportHtml(results);
+    const targets = [...html.matchAll(/<a href="#([^"]+)">/g)].map(([, id]) => id!);
+    expect(targets).toEqual(['result-0', 'result-1', 'chart-decode-tok-s-higher', 'chart-decode-s-lower']);
+    for (const id of targets) expect(html.split(`id="${id}"`).length).toBe(2);
   });
 
   it('is a page of its own: no script, nothing to fetch, every text harmless', () => {
@@ -137,8 +221,8 @@ describe('report', () => {
     const { code, out } = await captured(main, ['report', file, '--output', page, '--svg', charts]);
     expect([code, out.split('\n').length]).toEqual([0, 4]);
     expect(await readFile(page, 'utf8')).toMatch(/^<!doctype html>[\s\S]*<\/html>\n$/);
-    expect((await readdir(charts)).sort()).toEqual(['decode-s.svg', 'decode-tok-s.svg']);
-    expect(await readFile(join(charts, 'decode-s.svg'), 'utf8')).toMatch(/^<svg [\s\S]*<\/svg>$/);
+    expect((await readdir(charts)).sort()).toEqual(['decode-s-lower.svg', 'decode-tok-s-higher.svg']);
+    expect(await readFile(join(charts, 'decode-s-lower.svg'), 'utf8')).toMatch(/^<svg [\s\S]*<\/svg>$/);
   });
 
   it('draws pictures of charts: as large as they are, with the colour of bars on white, and with text', async () => {
@@ -147,8 +231,8 @@ describe('report', () => {
     const { code } = await captured(main, ['report', file, '--png', dir, '--svg', dir]);
     expect(code).toBe(0);
     const [svg, png] = [
-      await readFile(join(dir, 'decode-tok-s.svg'), 'utf8'),
-      await readFile(join(dir, 'decode-tok-s.png')),
+      await readFile(join(dir, 'decode-tok-s-higher.svg'), 'utf8'),
+      await readFile(join(dir, 'decode-tok-s-higher.png')),
     ];
     const { width, height, pixels } = decodePng(png);
     expect([width, height]).toEqual(
@@ -156,8 +240,8 @@ describe('report', () => {
     );
     const at = (x: number, y: number) => [...pixels.subarray(4 * (y * width + x), 4 * (y * width + x) + 3)];
     expect(at(0, 0)).toEqual([255, 255, 255]);
-    // The bar begins at the axis, 260 units from the left, in the middle between 62 units above and 40 below.
-    expect(at(2 * 300, (2 * 62 + (height - 2 * 40)) / 2)).toEqual([0, 0x72, 0xb2]);
+    // The bar begins at the axis, 120 units from the left as the name is short, in the middle between 62 units above and 40 below.
+    expect(at(2 * 300, (2 * 62 + (height - 2 * 48)) / 2)).toEqual([0, 0x72, 0xb2]);
     // The title is written within the first 30 units.
     expect(pixels.subarray(0, 4 * 60 * width).some((value) => value < 128)).toBe(true);
   });

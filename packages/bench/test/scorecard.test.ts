@@ -12,10 +12,13 @@ import { type Metric, metric, readResult } from '../src/harness/result.js';
 import { fitLengths } from '../src/peers/peers-bench.js';
 import { sourceOf } from '../src/scorecard/cli-scorecard.js';
 import { ROWS } from '../src/scorecard/rows.js';
-import { score } from '../src/scorecard/scorecard.js';
+import { committedResults, score } from '../src/scorecard/scorecard.js';
 import { type EvidenceOf, SOURCE_NAMES } from '../src/scorecard/sources.js';
+import { scoreText } from '../src/scorecard/text.js';
 import { synthesizeModel } from '../src/synth/synth-model.js';
 import { resultWith } from './results.js';
+
+const RESULTS = join(import.meta.dirname, '../results');
 
 let dir: string;
 beforeAll(async () => {
@@ -66,6 +69,47 @@ describe('a verdict', () => {
     expect(verdict('7 ', { 'critical-path': here(...metrics) })).toMatchObject({ status, ours });
   });
 
+  const tiles = (plain: number[], q8: number[]): EvidenceOf => {
+    const of = (arm: string, what: string, values: number[]) =>
+      values.map((value, shape) =>
+        one(`s${shape}, ${arm} at a time, caches: ${what}, row-major by tiled`, value),
+      );
+    return {
+      l1d: here(
+        ...of('f32, a row', 'misses', plain),
+        ...of('f32, 4 rows', 'misses', [0.5]),
+        ...of('q8, a row', 'misses', q8),
+        ...of('f32, a row', 'time', [0.9, 1.2]),
+        ...of('q8, a row', 'time', [2, 3]),
+      ),
+    };
+  };
+
+  it.each([
+    [[1.3, 6.6], [0.97, 4.8], 'proven', 'inconclusive'],
+    [[0.9, 6.6], [1.1, 4.8], 'inconclusive', 'proven'],
+    [[0.9, 0.8], [0.97, 0.5], 'refuted', 'refuted'],
+  ])('on tiles goes by misses, each kernel by its own: %j and %j', (plain, q8, f32Status, q8Status) => {
+    const evidence = tiles(plain, q8);
+    const [f32, eight] = ['2 ', '2b '].map((claim) => verdict(claim, evidence));
+    expect([f32!.status, eight!.status]).toEqual([f32Status, q8Status]);
+    expect(f32!.by).toContain('misses of the report’s kernel (f32, a row at a time)');
+    expect(eight!.by).toBe('misses, in every shape');
+  });
+
+  it.each([
+    [[0.5, 0.9], 'proven'],
+    [[0.7, 17.1], 'inconclusive'],
+    [[1.1, 17.1], 'refuted'],
+  ])('on the model of overlap, off by %j %%, is %s whatever is won over stalling', (off, status) => {
+    const overlap = here(
+      one('15 %: overlap by stall', 1.2, 1.4),
+      ...off.map((value, cell) => one(`${cell}: model off, reading from bandwidth`, value)),
+    );
+    expect(verdict('What hiding gives', { overlap }).status).toBe(status);
+    expect(verdict('Delayed experts', { overlap }).status).toBe('proven');
+  });
+
   const peers = (decode: number[], prefill: number): EvidenceOf => ({
     peers: {
       result: resultWith([
@@ -84,6 +128,7 @@ describe('a verdict', () => {
       ours: 'decode 1.60 × (1.20 × behind the context), prefill 3.10 ×',
       from: 'committed 2026-01-02, Made-up 9000',
     });
+    expect(won.by).toBe('decode, every round');
     expect(won.why).toContain('goal 1.5 × and 3 ×: reached');
     const missed = verdict('Head to head with llama.cpp: olmoe', peers([1.6, 1.5, 1.7], 2.9));
     expect(missed.why).toContain('missed');
@@ -131,11 +176,34 @@ it('the bundled model bears out what needs no clock', async () => {
   const { code, out } = await captured(main, ['scorecard', ...args, '--output', output, '--json']);
   expect(code).toBe(0);
   const { columns, rows } = JSON.parse(out) as { columns: string[]; rows: string[][] };
-  expect(columns).toEqual(['claim', 'where', 'theirs', 'status', 'ours', 'from', 'why']);
+  expect(columns).toEqual(['claim', 'where', 'theirs', 'status', 'ours', 'decided by', 'from', 'why']);
   const status = new Map(rows.map(([claim, , , said]) => [claim!.slice(0, 2), said]));
   expect(['4 ', '5 ', '7 '].map((claim) => status.get(claim))).toEqual(['proven', 'proven', 'proven']);
   expect(status.get('He')).toBe('not measured');
   expect((await readResult(join(output, 'structure.json'))).command).toBe('structure');
+});
+
+it('every verdict says which figure decides', async () => {
+  const scored = score(
+    Object.fromEntries(
+      Object.entries(await committedResults(RESULTS)).map(([name, result]) => [name, { result }]),
+    ),
+  );
+  const judged = scored.filter(({ row }) => row.needs.length);
+  expect(judged.length).toBeGreaterThan(15);
+  for (const { by, status } of judged) expect([by, status]).toEqual([expect.any(String), expect.anything()]);
+});
+
+it('ends with a table of a line each, no wider than the terminal, where there is room for it', () => {
+  const scored = score({});
+  for (const columns of [80, 200]) {
+    const lines = scoreText(scored, columns).split('\n');
+    const head = lines.findIndex((line) => /^status +claim +ours +theirs$/.test(line));
+    const rows = lines.slice(head + 1, -2);
+    expect(rows.map((row) => /^(not measured|not testable here) /.test(row))).toEqual(scored.map(() => true));
+    expect(Math.max(...rows.map((row) => row.length))).toBeLessThanOrEqual(columns);
+    expect(lines.at(-1)).toBe(`${scored.length - 1} not measured, 1 not testable here`);
+  }
 });
 
 it('commands in folders of their own are found by the parser', async () => {

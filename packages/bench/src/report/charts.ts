@@ -7,38 +7,74 @@ import type { Metric } from '../harness/result.js';
 
 echarts.use([BarChart, CustomChart, GridComponent, LegendComponent, TitleComponent, SVGRenderer]);
 
-/** Metrics of one unit, of one or more results. */
+/** Metrics of one unit and one direction, of one or more results. */
 export interface ChartData {
   readonly title: string;
   readonly unit: string;
-  /** One series for each result, by the name that tells it apart. */
+  /** One series for each result, by the name that tells it apart; metrics by the name of their row. */
   readonly series: readonly { readonly name: string; readonly metrics: readonly Metric[] }[];
 }
 
 /** Okabe and Ito's colours, which most people who see colours differently tell apart. */
 const COLORS = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#d55e00'];
-const WIDTH = 820;
-const BAR = 22;
+const WIDTH = 900;
+/** Height of a bar with the space around it. */
+const SLOT = 22;
 /** Largest over smallest figure beyond which a linear axis hides the smallest. */
 const WIDE = 50;
 const AROUND = 110;
-const LABEL = 260;
+/** Least and most room for names. */
+const LABEL = { least: 120, most: 420, font: 11 };
 const FONT = 'system-ui, Arial, DejaVu Sans, sans-serif';
+
+/** Nobody knows here what font a reader has: as wide as a letter of the widest usual one is on average. */
+const LETTER = 0.62;
+echarts.setPlatformAPI({
+  measureText: (text: string, font?: string) => {
+    const size = Number(/([\d.]+)px/.exec(font ?? '')?.[1] ?? 12);
+    return { width: text.length * size * LETTER };
+  },
+});
+
+/** A slot of the vertical axis: the bar of one series, or the space between two names (`series` -1). */
+interface Slot {
+  readonly label: string;
+  readonly series: number;
+  readonly metric?: Metric;
+}
 
 /** The SVG of a chart, complete in itself. */
 export function chartSvg(data: ChartData): string {
-  const names = [...new Set(data.series.flatMap(({ metrics }) => metrics.map(({ name }) => name)))];
-  const height = AROUND + names.length * (BAR * data.series.length + 10);
+  const slots = slotsOf(data.series);
+  const height = AROUND + slots.length * SLOT;
   const chart = echarts.init(null, null, { renderer: 'svg', ssr: true, width: WIDTH, height });
   try {
-    chart.setOption(optionOf(data, names));
+    chart.setOption(optionOf(data, slots));
     return chart.renderToSVGString();
   } finally {
     chart.dispose();
   }
 }
 
-function optionOf({ title, unit, series }: ChartData, names: readonly string[]) {
+/** Bars from top to bottom, those of one name together, the name at the first; what a series lacks takes no place. */
+function slotsOf(series: ChartData['series']): Slot[] {
+  const names = [...new Set(series.flatMap(({ metrics }) => metrics.map(({ name }) => name)))];
+  const groups = names.map((name) =>
+    series
+      .flatMap(({ metrics }, index) =>
+        metrics.filter((metric) => metric.name === name).map((metric) => ({ series: index, metric })),
+      )
+      .map((bar, index): Slot => ({ label: index ? '' : name, ...bar })),
+  );
+  const space: Slot[] = series.length > 1 ? [{ label: '', series: -1 }] : [];
+  return groups.flatMap((group, index) => (index ? [...space, ...group] : group));
+}
+
+function optionOf({ title, unit, series }: ChartData, slots: readonly Slot[]) {
+  const scale = scaleOf(slots);
+  const longest = Math.max(...slots.map(({ label }) => label.length)) * LABEL.font * LETTER;
+  const left = Math.min(Math.max(LABEL.least, Math.ceil(longest) + 24), LABEL.most);
+  const axis = [unit, ...(scale.type === 'log' ? ['logarithmic'] : [])].filter(Boolean).join(', ');
   return {
     animation: false,
     textStyle: { fontFamily: FONT },
@@ -46,37 +82,39 @@ function optionOf({ title, unit, series }: ChartData, names: readonly string[]) 
     color: COLORS,
     title: { text: title, left: 12, top: 8, textStyle: { fontSize: 14, fontFamily: FONT } },
     legend: series.length > 1 ? { top: 34, left: 12, data: series.map(({ name }) => name) } : { show: false },
-    grid: { left: LABEL, right: 40, top: 62, bottom: 40 },
-    xAxis: { ...scaleOf(series), name: unit, nameLocation: 'middle', nameGap: 26 },
+    grid: { left, right: 40, top: 62, bottom: 48 },
+    xAxis: { ...scale, name: axis, nameLocation: 'middle', nameGap: 30 },
     yAxis: {
       type: 'category',
       inverse: true,
-      data: [...names],
-      axisLabel: { width: LABEL - 20, overflow: 'break', fontSize: 11 },
+      data: slots.map(({ label }) => label),
+      axisTick: { show: false },
+      axisLabel: { interval: 0, width: left - 20, overflow: 'break', fontSize: LABEL.font, lineHeight: 11 },
     },
-    series: series.flatMap(({ name, metrics }, index) => {
-      const known = new Map(metrics.map((metric) => [metric.name, metric]));
-      const rows = names.map((key) => known.get(key));
-      return [bars(name, rows, index), whiskers(name, rows, index, series.length)];
-    }),
+    series: series.flatMap(({ name }, index) => [bars(name, slots, index), whiskers(name, slots, index)]),
   };
 }
 
-/** From 0; logarithmic where a chart would otherwise show its largest figure alone. */
-function scaleOf(series: ChartData['series']) {
-  const values = series.flatMap(({ metrics }) => metrics.map(({ min }) => min));
-  const wide = Math.min(...values) > 0 && Math.max(...values) / Math.min(...values) > WIDE;
-  return wide ? { type: 'log' } : { type: 'value', min: 0 };
+/** From 0; logarithmic from a power of ten where a chart would otherwise show its largest figure alone. */
+export function scaleOf(slots: readonly Pick<Slot, 'metric'>[]) {
+  const metrics = slots.flatMap(({ metric }) => metric ?? []);
+  const least = Math.min(...metrics.map(({ min }) => min));
+  const most = Math.max(...metrics.map(({ max }) => max));
+  if (least <= 0 || most / least <= WIDE) return { type: 'value' };
+  // Below the least, so that its bar is seen.
+  const floor = 10 ** (Math.ceil(Math.log10(least)) - 1);
+  return { type: 'log', min: floor, startValue: floor };
 }
 
-function bars(name: string, rows: readonly (Metric | undefined)[], index: number) {
+function bars(name: string, slots: readonly Slot[], index: number) {
   return {
     type: 'bar',
     name,
     itemStyle: { color: COLORS[index % COLORS.length] },
-    barGap: '8%',
-    barCategoryGap: '22%',
-    data: rows.map((metric) => metric?.median ?? null),
+    // Series share the slots: each has a bar in its own alone.
+    barGap: '-100%',
+    barCategoryGap: '18%',
+    data: slots.map(({ series, metric }) => (series === index && metric ? metric.median : null)),
   };
 }
 
@@ -84,12 +122,11 @@ function bars(name: string, rows: readonly (Metric | undefined)[], index: number
 interface Drawing {
   value(dimension: number): number;
   coord(point: [number, number]): [number, number];
-  barLayout(layout: { count: number; barGap: string; barCategoryGap: string }): { offsetCenter: number }[];
 }
 
-function whiskers(name: string, rows: readonly (Metric | undefined)[], index: number, count: number) {
-  const data = rows.flatMap((metric, row) =>
-    metric && metric.max > metric.min ? [[row, metric.min, metric.max]] : [],
+function whiskers(name: string, slots: readonly Slot[], index: number) {
+  const data = slots.flatMap(({ series, metric }, slot) =>
+    series === index && metric && metric.max > metric.min ? [[slot, metric.min, metric.max]] : [],
   );
   return {
     type: 'custom',
@@ -98,13 +135,11 @@ function whiskers(name: string, rows: readonly (Metric | undefined)[], index: nu
     encode: { x: [1, 2], y: 0 },
     data,
     renderItem: (_: unknown, drawing: Drawing) => {
-      const bars = drawing.barLayout({ count, barGap: '8%', barCategoryGap: '22%' });
-      const offset = bars[index]?.offsetCenter ?? 0;
       const [x1, y] = drawing.coord([drawing.value(1), drawing.value(0)]);
       const [x2] = drawing.coord([drawing.value(2), drawing.value(0)]);
       const line = (fromX: number, fromY: number, toX: number, toY: number) => ({
         type: 'line',
-        shape: { x1: fromX, y1: fromY + offset, x2: toX, y2: toY + offset },
+        shape: { x1: fromX, y1: fromY, x2: toX, y2: toY },
         style: { stroke: '#222222', lineWidth: 1.5 },
       });
       return {

@@ -5,7 +5,7 @@ import { CflowError } from '@cflow/format';
 import { errno } from '@cflow/format/node';
 import { type Builder, print } from '../harness/cli-common.js';
 import { readResult, writeWhole } from '../harness/result.js';
-import type { NamedResult } from './html.js';
+import { chartsOf, type NamedResult } from './grouping.js';
 import { svgToPng } from './png.js';
 
 export function reportOptions(y: Builder) {
@@ -25,7 +25,7 @@ export async function runReport(
   }
   const results = await Promise.all(files.map(named));
   // The chart library is large; other commands start without it.
-  const { chartsOf, reportHtml } = await import('./html.js');
+  const { reportHtml } = await import('./html.js');
   const { chartSvg } = await import('./charts.js');
   const written: string[] = [];
   const write = async (file: string, content: string | Uint8Array) => {

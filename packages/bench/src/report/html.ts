@@ -1,13 +1,8 @@
 /** Results as one HTML page that needs nothing else: no script, no font, no request. */
-import type { BenchResult, Metric, Table } from '../harness/result.js';
-import { type ChartData, chartSvg } from './charts.js';
+import type { Metric, Table } from '../harness/result.js';
+import { chartSvg } from './charts.js';
+import { chartsOf, type KeyedChart, type NamedResult } from './grouping.js';
 import { cellText, commandText, machineRows, significant } from './text.js';
-
-export interface NamedResult {
-  /** Of its file, without folder and extension. */
-  readonly name: string;
-  readonly result: BenchResult;
-}
 
 const STYLE = `
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
@@ -19,34 +14,8 @@ figure { margin: 1rem 0; overflow-x: auto; }
 figure svg { max-width: 100%; height: auto; }
 .note { opacity: .75; }`;
 
-/** One chart for each command and unit; results of the same command stand in it side by side. */
-export function chartsOf(results: readonly NamedResult[]): (ChartData & { readonly key: string })[] {
-  const charts = new Map<string, { title: string; unit: string; series: Map<string, Metric[]> }>();
-  for (const { name, result } of results) {
-    for (const metric of result.metrics) {
-      const key = `${result.command} ${metric.unit}`;
-      const title = `${result.command}: ${metric.unit || 'count'}, ${metric.better} is better`;
-      const chart = charts.get(key) ?? { title, unit: metric.unit, series: new Map() };
-      charts.set(key, chart);
-      chart.series.set(name, [...(chart.series.get(name) ?? []), metric]);
-    }
-  }
-  return [...charts].map(([key, { title, unit, series }]) => ({
-    key: fileName(key),
-    title,
-    unit,
-    series: [...series].map(([name, metrics]) => ({ name, metrics })),
-  }));
-}
-
-/** Units as words, and nothing else that a file name had better not have. */
-function fileName(key: string): string {
-  const words = key.replace('×', 'times').replace('%', 'percent').replace(/ $/, ' count');
-  return words.replace(/[^A-Za-z0-9]+/g, '-').replace(/^-|-$/g, '');
-}
-
 export function reportHtml(results: readonly NamedResult[]): string {
-  const figures = chartsOf(results).map((chart) => `<figure>${chartSvg(chart)}</figure>`);
+  const charts = chartsOf(results);
   return [
     '<!doctype html>',
     '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
@@ -54,17 +23,37 @@ export function reportHtml(results: readonly NamedResult[]): string {
     `<style>${STYLE}</style></head><body>`,
     '<h1>cflow-bench</h1>',
     '<p class="note">Bars are medians, whiskers minimum and maximum. Figures belong to a machine and a moment.</p>',
-    ...figures,
+    ...contents(results, charts),
+    ...charts.map((chart) => `<figure id="chart-${chart.key}">${chartSvg(chart)}</figure>`),
     ...results.flatMap(section),
     '</body></html>\n',
   ].join('\n');
 }
 
-function section({ name, result }: NamedResult): string[] {
+/** Links to each result and each chart. */
+function contents(results: readonly NamedResult[], charts: readonly KeyedChart[]): string[] {
+  const link = (id: string, text: string) => `<a href="#${id}">${escapeHtml(text)}</a>`;
+  const commands = [...new Set(charts.map(({ command }) => command))];
+  const chartLinks = (command: string) =>
+    charts
+      .filter((chart) => chart.command === command)
+      .map(({ key, title }) => `<li>${link(`chart-${key}`, title.slice(command.length + 2))}</li>`);
+  return [
+    '<nav aria-label="Contents">',
+    `<p>Results: ${results.map(({ name }, index) => link(`result-${index}`, name)).join(', ')}</p>`,
+    ...commands.map(
+      (command) =>
+        `<details><summary>Charts of ${escapeHtml(command)}</summary><ul>${chartLinks(command).join('')}</ul></details>`,
+    ),
+    '</nav>',
+  ];
+}
+
+function section({ name, result }: NamedResult, index: number): string[] {
   const { date, metrics, tables = [] } = result;
   const options = Object.entries(result.options).map(([key, value]) => `${key} ${String(value)}`);
   return [
-    `<h2>${escapeHtml(name)}</h2>`,
+    `<h2 id="result-${index}">${escapeHtml(name)}</h2>`,
     `<p><code>${escapeHtml(commandText(result))}</code>, ${escapeHtml([date, ...options].join(', '))}</p>`,
     htmlTable({ title: 'Machine', columns: ['', ''], rows: machineRows(result.machine) }),
     htmlTable(metricTable(metrics)),

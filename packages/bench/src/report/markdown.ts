@@ -1,5 +1,6 @@
 /** The generated parts of docs/benchmarks.md. */
 import type { BenchResult, Metric, Table } from '../harness/result.js';
+import { reasons } from '../scorecard/judging.js';
 import { score } from '../scorecard/scorecard.js';
 import { SOURCE_NAMES, type SourceName } from '../scorecard/sources.js';
 import { cellText, commandText, machineRows, spreadText } from './text.js';
@@ -21,11 +22,11 @@ export function benchmarkSections(results: NamedResults): Record<string, string>
 function scorecardPart(results: NamedResults): string {
   const named = SOURCE_NAMES.filter((name: SourceName) => results[name]);
   const scored = score(Object.fromEntries(named.map((name) => [name, { result: results[name] }])));
-  const rows = scored.map(({ row, status, ours, why }) => [
+  const rows = scored.map(({ row, status, ours, by, why }) => [
     `${row.claim} (${row.where})`,
     row.theirs,
     status === 'proven' || status === 'refuted' ? `**${status}**` : status,
-    why === undefined ? ours : `${ours}; ${why}`,
+    [ours, ...reasons({ by, why })].join('; '),
   ]);
   return markdownTable(['claim', 'theirs', 'here', 'our figure'], rows);
 }

@@ -13,8 +13,9 @@ import { type Progress, progress } from '../harness/progress.js';
 import type { MeasureContext } from '../harness/quick.js';
 import { writeResult } from '../harness/result.js';
 import { resultOf, save } from '../harness/save.js';
-import { committedResults, type Scored, score, scoreMeasured, scoreTable } from './scorecard.js';
+import { committedResults, score, scoreMeasured, scoreTable } from './scorecard.js';
 import { type Evidence, type EvidenceOf, measureSource, SOURCE_NAMES, type SourceName } from './sources.js';
+import { scoreText } from './text.js';
 
 const at = (path: string) => fileURLToPath(new URL(`../../${path}`, import.meta.url));
 const RESULTS = at('results');
@@ -48,7 +49,7 @@ export async function runScorecard(args: ScorecardArgs & { json?: unknown }): Pr
     const evidence = await gather(args, context, line);
     const scored = score(evidence);
     await save('scorecard', args, () => scoreMeasured(scored, evidence));
-    await print(args, scoreTable(scored), () => describe(scored));
+    await print(args, scoreTable(scored), () => scoreText(scored, process.stdout.columns));
   } finally {
     line.stop();
     await rm(directory, { recursive: true });
@@ -99,25 +100,4 @@ async function keep(
 ): Promise<void> {
   await mkdir(folder, { recursive: true });
   await writeResult(join(folder, `${name}.json`), await resultOf(name, { quick: args.quick }, measured));
-}
-
-const WIDTH = 100;
-
-/** Three lines a claim: tables of seven columns are for pages. */
-function describe(scored: readonly Scored[]): string {
-  const count = (wanted: string) => scored.filter(({ status }) => status === wanted).length;
-  const states = [...new Set(scored.map(({ status }) => status))].map(
-    (status) => `${count(status)} ${status}`,
-  );
-  return [...scored.map(describeOne), states.join(', ')].join('\n');
-}
-
-function describeOne({ row, status, ours, from, why }: Scored): string {
-  const head = `${row.claim} (${row.where})`;
-  return [
-    `${head.padEnd(WIDTH - status.length)}${status.toUpperCase()}`,
-    `  theirs  ${row.theirs}`,
-    `  ours    ${ours}${from === 'here' || from === '-' ? '' : ` [${from}]`}`,
-    ...(why === undefined ? [] : [`          ${why}`]),
-  ].join('\n');
 }

@@ -6,12 +6,20 @@ import type { SourceName } from './sources.js';
 /** `not testable here`: this machine lacks what it takes. `not measured`: nobody has run the command. */
 export type Status = 'proven' | 'refuted' | 'inconclusive' | 'not testable here' | 'not measured';
 
-export interface Verdict {
-  readonly status: Status;
-  /** Our figure. */
+/** What a row shows of its figures. */
+export interface Shown {
+  /** Our figures: first what decides, then what is worth knowing beside it. */
   readonly ours: string;
+  /** Which of them decides, and over what. */
+  readonly by: string;
   /** What a reader must know to believe it. */
   readonly why?: string | undefined;
+}
+
+export interface Verdict extends Omit<Shown, 'by'> {
+  readonly status: Status;
+  /** None where nothing was decided. */
+  readonly by?: string | undefined;
 }
 
 export interface ScoreRow {
@@ -25,9 +33,14 @@ export interface ScoreRow {
   readonly judge: (figures: Figures) => Verdict;
 }
 
+/** What a row says after its figures: what decided, and why to believe it. */
+export function reasons({ by, why }: Pick<Verdict, 'by' | 'why'>): string[] {
+  return [...(by === undefined ? [] : [`decided by ${by}`]), ...(why === undefined ? [] : [why])];
+}
+
 /** Where a fact decides, not a time. */
-export function decided(holds: boolean, ours: string, why?: string): Verdict {
-  return { status: holds ? 'proven' : 'refuted', ours, why };
+export function decided(holds: boolean, shown: Shown): Verdict {
+  return { status: holds ? 'proven' : 'refuted', ...shown };
 }
 
 export type Extremes = Pick<Metric, 'min' | 'max'>;
@@ -36,11 +49,21 @@ export type Extremes = Pick<Metric, 'min' | 'max'>;
 export const EVEN: Extremes = { min: 1, max: 1 };
 
 /** Whether all of `a` is above all of `b`; where they reach into one another nothing is shown. */
-export function above(a: Extremes, b: Extremes, ours: string, why?: string): Verdict {
-  if (a.min > b.max) return { status: 'proven', ours, why };
-  if (a.max < b.min) return { status: 'refuted', ours, why };
-  const overlap = b === EVEN ? 'some runs are better, some worse' : 'the runs of both overlap';
-  return { status: 'inconclusive', ours, why: why === undefined ? overlap : `${overlap}; ${why}` };
+export function above(a: Extremes, b: Extremes, shown: Shown): Verdict {
+  if (a.min > b.max) return { status: 'proven', ...shown };
+  if (a.max < b.min) return { status: 'refuted', ...shown };
+  return unclear(b === EVEN ? 'some are better, some worse' : 'the runs of both overlap', shown);
+}
+
+/** Whether all of `a` is within a limit. */
+export function within(a: Extremes, limit: number, shown: Shown): Verdict {
+  if (a.max <= limit) return { status: 'proven', ...shown };
+  if (a.min > limit) return { status: 'refuted', ...shown };
+  return unclear('some are within, some beyond', shown);
+}
+
+function unclear(how: string, { why, ...shown }: Shown): Verdict {
+  return { status: 'inconclusive', ...shown, why: why === undefined ? how : `${how}; ${why}` };
 }
 
 /** From the least of some figures to the most. */

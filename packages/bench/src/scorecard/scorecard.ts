@@ -44,18 +44,19 @@ export async function committedResults(directory: string): Promise<Partial<Recor
   return Object.fromEntries(await Promise.all(results));
 }
 
-const COLUMNS = ['claim', 'where', 'theirs', 'status', 'ours', 'from', 'why'];
+const COLUMNS = ['claim', 'where', 'theirs', 'status', 'ours', 'decided by', 'from', 'why'];
 
 export function scoreTable(scored: readonly Scored[]): Table {
   return {
     title: 'Scorecard',
     columns: COLUMNS,
-    rows: scored.map(({ row, status, ours, from, why }) => [
+    rows: scored.map(({ row, status, ours, by, from, why }) => [
       row.claim,
       row.where,
       row.theirs,
       status,
       ours,
+      by ?? null,
       from,
       why ?? null,
     ]),
