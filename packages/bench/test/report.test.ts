@@ -5,11 +5,12 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { captured } from '../../runtime-native/test/helpers.js';
 import { main } from '../src/cli.js';
 import { type Metric, metric, writeResult } from '../src/harness/result.js';
-import { chartSvg, scaleOf } from '../src/report/charts.js';
+import { chartSvg } from '../src/report/charts.js';
 import { parseThreshold } from '../src/report/cli-compare.js';
 import { compareResults } from '../src/report/compare.js';
 import { chartsOf } from '../src/report/grouping.js';
 import { reportHtml } from '../src/report/html.js';
+import { scaleOf } from '../src/report/scale.js';
 import { significant, spreadText } from '../src/report/text.js';
 import { decodePng } from './png.js';
 import { MACHINE, resultWith } from './results.js';
@@ -167,15 +168,42 @@ describe('report', () => {
     const names = ['LRU', 'LFU', 'best'].flatMap((policy) =>
       Array.from({ length: 20 }, (_, size) => `${policy}, ${size} %: hits`),
     );
-    const result = resultWith(names.map((name) => share(name, 'higher', 1)));
+    const result = resultWith(names.map((name, index) => share(name, 'higher', index + 1)));
     const charts = chartsOf([{ name: 'only', result }]);
     expect(charts.map(({ key, series }) => [key, series[0]!.metrics.length])).toEqual([
       ['decode-hits-percent-higher-1', 40],
       ['decode-hits-percent-higher-2', 20],
     ]);
+    expect(charts.map(({ whole }) => whole)).toEqual([
+      { min: 1, max: 60 },
+      { min: 1, max: 60 },
+    ]);
     expect(charts[1]!.title).toBe('decode: hits, %, higher is better, part 2 of 2');
     const height = Number(/height="(\d+)"/.exec(chartSvg(charts[0]!))![1]);
     expect(height).toBeLessThan(1200);
+  });
+
+  it.each([
+    ['what just does not fit', 7, 7, [28, 21]],
+    ['rows that all begin alike', 1, 100, [48, 48, 4]],
+    ['what fits', 6, 8, [48]],
+  ])('parts evenly, none with more than it may have: %s', (_, kinds, each, sizes) => {
+    const names = Array.from({ length: kinds * each }, (_, i) => `k${i % kinds}, ${i}: hits`);
+    const result = resultWith(names.map((name) => share(name, 'higher', 1)));
+    const charts = chartsOf([{ name: 'only', result }]);
+    expect(charts.map(({ series }) => series[0]!.metrics.length)).toEqual(sizes);
+  });
+
+  it('gives results the same colours in all parts, whether they have bars there or not', () => {
+    const [many, few] = [50, 1].map((rows) =>
+      resultWith(Array.from({ length: rows }, (_, i) => share(`k${i}: hits`, 'higher', 1))),
+    );
+    const charts = chartsOf([
+      { name: 'few', result: few! },
+      { name: 'many', result: many! },
+    ]);
+    expect(charts.length).toBeGreaterThan(1);
+    for (const { series } of charts) expect(series.map(({ name }) => name)).toEqual(['few', 'many']);
   });
 
   it('tells charts apart whose figures differ in signs alone', () => {
@@ -196,7 +224,15 @@ describe('report', () => {
     ],
     ['far apart, the least a power of ten', [10, 1000], { type: 'log', min: 1, startValue: 1 }],
   ])('the axis of figures that are %s', (_, runs, scale) => {
-    expect(scaleOf([{ metric: speed(...runs) }])).toEqual(scale);
+    expect(scaleOf(speed(...runs))).toEqual(scale);
+  });
+
+  it.each([
+    [[1, 41], { type: 'value', min: 0, max: 50 }],
+    [[-7, 41], { type: 'value', min: -7, max: 50 }],
+    [[0.3, 300], { type: 'log', min: 0.1, startValue: 0.1, max: 1000 }],
+  ])('parts share one axis: of %j', (runs, scale) => {
+    expect(scaleOf(speed(...runs), true)).toEqual(scale);
   });
 
   it('lists its results and charts, each a link to what is there', () => {

@@ -4,6 +4,7 @@ import { GridComponent, LegendComponent, TitleComponent } from 'echarts/componen
 import * as echarts from 'echarts/core';
 import { SVGRenderer } from 'echarts/renderers';
 import type { Metric } from '../harness/result.js';
+import { type Range, rangeOf, scaleOf } from './scale.js';
 
 echarts.use([BarChart, CustomChart, GridComponent, LegendComponent, TitleComponent, SVGRenderer]);
 
@@ -13,6 +14,8 @@ export interface ChartData {
   readonly unit: string;
   /** One series for each result, by the name that tells it apart; metrics by the name of their row. */
   readonly series: readonly { readonly name: string; readonly metrics: readonly Metric[] }[];
+  /** Of a part of a chart: the extremes of all parts, which share a scale. */
+  readonly whole?: Range;
 }
 
 /** Okabe and Ito's colours, which most people who see colours differently tell apart. */
@@ -20,8 +23,6 @@ const COLORS = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#d55e00'
 const WIDTH = 900;
 /** Height of a bar with the space around it. */
 const SLOT = 22;
-/** Largest over smallest figure beyond which a linear axis hides the smallest. */
-const WIDE = 50;
 const AROUND = 110;
 /** Least and most room for names. */
 const LABEL = { least: 120, most: 420, font: 11 };
@@ -70,8 +71,8 @@ function slotsOf(series: ChartData['series']): Slot[] {
   return groups.flatMap((group, index) => (index ? [...space, ...group] : group));
 }
 
-function optionOf({ title, unit, series }: ChartData, slots: readonly Slot[]) {
-  const scale = scaleOf(slots);
+function optionOf({ title, unit, series, whole }: ChartData, slots: readonly Slot[]) {
+  const scale = scaleOf(whole ?? rangeOf(series.flatMap(({ metrics }) => metrics)), whole !== undefined);
   const longest = Math.max(...slots.map(({ label }) => label.length)) * LABEL.font * LETTER;
   const left = Math.min(Math.max(LABEL.least, Math.ceil(longest) + 24), LABEL.most);
   const axis = [unit, ...(scale.type === 'log' ? ['logarithmic'] : [])].filter(Boolean).join(', ');
@@ -93,17 +94,6 @@ function optionOf({ title, unit, series }: ChartData, slots: readonly Slot[]) {
     },
     series: series.flatMap(({ name }, index) => [bars(name, slots, index), whiskers(name, slots, index)]),
   };
-}
-
-/** From 0; logarithmic from a power of ten where a chart would otherwise show its largest figure alone. */
-export function scaleOf(slots: readonly Pick<Slot, 'metric'>[]) {
-  const metrics = slots.flatMap(({ metric }) => metric ?? []);
-  const least = Math.min(...metrics.map(({ min }) => min));
-  const most = Math.max(...metrics.map(({ max }) => max));
-  if (least <= 0 || most / least <= WIDE) return { type: 'value' };
-  // Below the least, so that its bar is seen.
-  const floor = 10 ** (Math.ceil(Math.log10(least)) - 1);
-  return { type: 'log', min: floor, startValue: floor };
 }
 
 function bars(name: string, slots: readonly Slot[], index: number) {

@@ -1,6 +1,7 @@
 /** Which metrics stand in one chart. */
 import type { BenchResult, Metric } from '../harness/result.js';
 import type { ChartData } from './charts.js';
+import { rangeOf } from './scale.js';
 
 export interface NamedResult {
   /** Of its file, without folder and extension. */
@@ -35,7 +36,10 @@ export function chartsOf(results: readonly NamedResult[]): KeyedChart[] {
     JSON.stringify([command, figure, unit, better]),
   ).flatMap((group) => {
     const parts = partsOf(group);
-    return parts.map((part, index) => chartOf(part, parts.length > 1 ? [index + 1, parts.length] : []));
+    const names = new Set(group.map(({ series }) => series));
+    if (parts.length === 1) return chartOf(group, names);
+    const whole = rangeOf(group.map(({ metric }) => metric));
+    return parts.map((part, index) => ({ ...chartOf(part, names, [index + 1, parts.length]), whole }));
   });
   const seen = new Map<string, number>();
   return charts.map((chart) => {
@@ -65,16 +69,16 @@ function gathered(all: readonly Placed[]): Placed[] {
   );
 }
 
-/** Rows whose names begin alike stay together where they fit. */
+/** Parts of about one size. Rows whose names begin alike stay together where they fit. */
 function partsOf(group: readonly Placed[]): Placed[][] {
   const space = new Set(group.map(({ series }) => series)).size > 1 ? 1 : 0;
   const sizeOf = (rows: readonly Placed[][]) => rows.reduce((sum, bars) => sum + bars.length + space, 0);
+  const all = groupBy(group, ({ row }) => row);
+  const fair = sizeOf(all) / Math.ceil(sizeOf(all) / MOST);
   const parts: Placed[][][] = [[]];
-  for (const kin of groupBy(
-    groupBy(group, ({ row }) => row),
-    ([bar]) => /^[^,:]*/.exec(bar!.row)![0],
-  )) {
-    if (parts.at(-1)!.length && sizeOf([...parts.at(-1)!, ...kin]) > MOST) parts.push([]);
+  for (const kin of groupBy(all, ([bar]) => /^[^,:]*/.exec(bar!.row)![0])) {
+    const before = sizeOf(parts.at(-1)!);
+    if (before >= fair || (before && before + sizeOf(kin) > MOST)) parts.push([]);
     for (const row of kin) {
       if (sizeOf([...parts.at(-1)!, row]) > MOST) parts.push([]);
       parts.at(-1)!.push(row);
@@ -83,7 +87,7 @@ function partsOf(group: readonly Placed[]): Placed[][] {
   return parts.map((rows) => rows.flat());
 }
 
-function chartOf(bars: readonly Placed[], part: readonly number[]): KeyedChart {
+function chartOf(bars: readonly Placed[], names: Iterable<string>, part: readonly number[] = []): KeyedChart {
   const { command, figure, metric } = bars[0]!;
   const { unit, better } = metric;
   const [index, count] = part;
@@ -93,9 +97,11 @@ function chartOf(bars: readonly Placed[], part: readonly number[]): KeyedChart {
     key: fileName([command, figure, unit, better, index ?? ''].join(' ')),
     title: `${command}: ${what.filter(Boolean).join(', ')}`,
     unit,
-    series: groupBy(bars, ({ series }) => series).map((own) => ({
-      name: own[0]!.series,
-      metrics: own.map(({ row, metric: figures }) => ({ ...figures, name: row })),
+    series: [...names].map((name) => ({
+      name,
+      metrics: bars
+        .filter(({ series }) => series === name)
+        .map(({ row, metric: figures }) => ({ ...figures, name: row })),
     })),
   };
 }
