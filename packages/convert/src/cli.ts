@@ -5,6 +5,7 @@ import yargs from 'yargs';
 import { CONVERTER_VERSION, convert } from './convert.js';
 import { type DryRunReport, dryRun } from './dry-run.js';
 import { CONVERT_DEFAULTS, type ConvertRequest, type ConvertResult } from './options.js';
+import { retryNotice } from './retry-notice.js';
 import { threadBudget } from './threads.js';
 
 function parser(argv: string[], defaultThreads: number) {
@@ -110,7 +111,8 @@ async function run(argv: string[]): Promise<number> {
   };
   if (args.dryRun) {
     const named = { ...(source !== undefined && { source }), ...(output !== undefined && { output }) };
-    const report = await dryRun({ ...common, ...named });
+    const retries = retryNotice(args.json);
+    const report = await dryRun({ ...common, ...named, onRetry: retries.show }).finally(retries.stop);
     return print(args.json ? JSON.stringify(report) : describeDryRun(report));
   }
   if (!source || !output) {
@@ -133,6 +135,7 @@ async function interruptible(options: ConvertRequest, json: boolean): Promise<Co
   const onSignal = () => abort.abort();
   process.on('SIGINT', onSignal);
   process.on('SIGTERM', onSignal);
+  const retries = retryNotice(json);
   const downloads = progressBar(json, 'fetched');
   const bar = progressBar(json, 'written');
   try {
@@ -140,11 +143,13 @@ async function interruptible(options: ConvertRequest, json: boolean): Promise<Co
       downloads.stop();
       bar.update(done, total);
     };
-    const all = { ...options, signal: abort.signal, onProgress, onDownload: downloads.update };
+    const { update: onDownload } = downloads;
+    const all = { ...options, signal: abort.signal, onProgress, onDownload, onRetry: retries.show };
     return await convert(all);
   } finally {
     downloads.stop();
     bar.stop();
+    retries.stop();
     process.off('SIGINT', onSignal);
     process.off('SIGTERM', onSignal);
   }

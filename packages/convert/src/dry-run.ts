@@ -46,9 +46,9 @@ export async function dryRun(request: Partial<ConvertRequest>): Promise<DryRunRe
   return { ...reportOf(layout, options.dtype), weightsPresent: weights };
 }
 
-async function draft(source: string | undefined, { model, cache }: ConvertOptions) {
+async function draft(source: string | undefined, { model, cache, onRetry }: ConvertOptions) {
   if (source !== undefined) {
-    const checkpoint = await openSource({ source, model, cache, dryRun: true });
+    const checkpoint = await openSource({ source, model, cache, onRetry, dryRun: true });
     await checkpoint.close();
     return { config: checkpoint.config, checkpoint, weights: checkpoint.hasWeights };
   }

@@ -8,6 +8,7 @@ export {
 export { type DryRunReport, dryRun } from './dry-run.js';
 export { FAMILIES, readModelConfig } from './families/index.js';
 export * from './gguf/index.js';
+export type { Retry } from './hub/client.js';
 export * from './options.js';
 export * from './sources/checkpoint.js';
 export * from './sources/delayed-moe.js';

@@ -1,5 +1,6 @@
 import { extname, sep } from 'node:path';
 import { CflowError, type Container, type Dtype } from '@cflow/format';
+import type { Retry } from './hub/client.js';
 import { threadBudget } from './threads.js';
 
 /** What a conversion is asked to do; everything that changes the bytes goes into the metadata. */
@@ -24,6 +25,8 @@ export interface ConvertOptions {
   readonly onProgress?: (done: number, total: number) => void;
   /** Bytes of the checkpoint that are in the cache so far, of how many; before any of the output. */
   readonly onDownload?: (done: number, total: number) => void;
+  /** A request to the Hub failed and is sent again after a while. */
+  readonly onRetry?: (retry: Retry) => void;
 }
 
 /** What a conversion wrote. */

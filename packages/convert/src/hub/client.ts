@@ -13,10 +13,23 @@ const MAX_WAIT_MS = 5 * 60 * 1000;
 const MAX_DOCUMENT_BYTES = 64 * 1024 * 1024;
 const RETRIED = new Set([408, 425, 429, 500, 502, 503, 504]);
 
+/** A request that failed and is sent again. */
+export interface Retry {
+  /** Why, e.g. `no connection to huggingface.co: ENOTFOUND`. */
+  readonly problem: string;
+  /** Which attempt comes now, from 2, and the last that there may be. */
+  readonly attempt: number;
+  readonly attempts: number;
+  /** Until then, in milliseconds. */
+  readonly waitMs: number;
+}
+
 export interface ClientOptions {
   readonly signal?: AbortSignal | undefined;
   /** Of the first repetition, in milliseconds. */
   readonly firstWaitMs?: number | undefined;
+  /** Before each wait for another attempt. */
+  readonly onRetry?: ((retry: Retry) => void) | undefined;
 }
 
 /** A response whose body ends the request when it is silent for too long. */
@@ -32,11 +45,13 @@ export class HubClient {
   readonly environment: HubEnvironment;
   readonly #signal: AbortSignal | undefined;
   readonly #firstWaitMs: number;
+  readonly #onRetry: ClientOptions['onRetry'];
 
   constructor(environment: HubEnvironment, options: ClientOptions = {}) {
     this.environment = environment;
     this.#signal = options.signal;
     this.#firstWaitMs = options.firstWaitMs ?? FIRST_WAIT_MS;
+    this.#onRetry = options.onRetry;
   }
 
   place(repo: string, revision: string, file?: string): HubPlace {
@@ -73,8 +88,9 @@ export class HubClient {
     return async (input) => {
       const url = input instanceof Request ? input.url : String(input);
       return this.retried(place, async () => {
-        const { response, chunks } = await this.#followed(url);
-        refuse(place, response);
+        const answer = await this.#followed(url);
+        const { response, chunks } = answer;
+        orCancel(answer, () => refuse(place, response));
         const parts: Uint8Array[] = [];
         let bytes = 0;
         for await (const chunk of chunks()) {
@@ -91,7 +107,7 @@ export class HubClient {
     let at = url;
     for (let hops = 0; hops < MAX_REDIRECTS; hops++) {
       const answer = await this.send(at);
-      const next = redirection(answer.response, at);
+      const next = orCancel(answer, () => redirection(answer.response, at));
       if (next === undefined) return answer;
       answer.cancel();
       at = next;
@@ -116,9 +132,11 @@ export class HubClient {
     if (!(error instanceof Transient)) throw error;
     // Many clients that were cut off together must not come back together.
     const backoff = this.#firstWaitMs * 2 ** failures * (0.75 + Math.random() / 2);
-    const wait = error.waitMs ?? backoff;
-    if (failures >= RETRIES || wait > MAX_WAIT_MS) throw exhausted(place, failures, error);
-    await sleep(wait, this.#signal);
+    const waitMs = error.waitMs ?? backoff;
+    if (failures >= RETRIES || waitMs > MAX_WAIT_MS) throw exhausted(place, failures, error);
+    const { message: problem } = error;
+    this.#onRetry?.({ problem, attempt: failures + 2, attempts: RETRIES + 1, waitMs });
+    await sleep(waitMs, this.#signal);
     throwIfInterrupted(this.#signal);
   }
 
@@ -130,6 +148,16 @@ export class HubClient {
 }
 
 export const MAX_REDIRECTS = 5;
+
+/** Looks at an answer; if that throws, ends the request, which would keep the process alive until it counts as silent. */
+export function orCancel<T>(answer: Answer, look: () => T): T {
+  try {
+    return look();
+  } catch (error) {
+    answer.cancel();
+    throw error;
+  }
+}
 
 /** Where a response sends us, or undefined. @throws CflowError NOT_READABLE from https to http */
 export function redirection(response: Response, from: string): string | undefined {

@@ -1,6 +1,6 @@
 /** One file of a repository over HTTP: any range of it, through redirects and broken connections. */
 import { CflowError } from '@cflow/format';
-import { type Answer, type HubClient, MAX_REDIRECTS, redirection, refuse } from './client.js';
+import { type Answer, type HubClient, MAX_REDIRECTS, orCancel, redirection, refuse } from './client.js';
 import { changedError, type HubPlace, placeName, statusError, Transient } from './errors.js';
 import type { HubFile } from './listing.js';
 
@@ -98,7 +98,7 @@ export class RemoteFile {
 
   /** The address of a redirect, after its claims have been compared with the listing. */
   #next(answer: Answer, url: string): string | undefined {
-    const next = redirection(answer.response, url);
+    const next = orCancel(answer, () => redirection(answer.response, url));
     if (next === undefined && url !== this.#url) return undefined;
     const { headers } = answer.response;
     const claims = [
