@@ -1,33 +1,7 @@
 import { randomBytes } from 'node:crypto';
-import { constants, type FileHandle, link, open, rename, stat, statfs, unlink } from 'node:fs/promises';
+import { constants, type FileHandle, link, open, rename, statfs, unlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { type ByteSink, CflowError } from '@cflow/format';
-
-/** Refuses a target that is one of the inputs (by device and inode, so links and spellings do not hide it) or exists. */
-export async function checkTarget(
-  target: string,
-  inputs: readonly string[],
-  overwrite: boolean,
-): Promise<void> {
-  const existing = await stat(target).catch(() => undefined);
-  if (!existing) return;
-  for (const input of inputs) {
-    const other = await stat(input).catch(() => undefined);
-    if (other && other.dev === existing.dev && other.ino === existing.ino) {
-      throw new CflowError('OUTPUT_EXISTS', `the output is the input ${input}`, {
-        file: target,
-        remedy: 'choose another output; --overwrite does not allow this either',
-      });
-    }
-  }
-  if (existing.isDirectory()) throw new CflowError('OUTPUT_EXISTS', 'is a directory', { file: target });
-  if (!overwrite) {
-    throw new CflowError('OUTPUT_EXISTS', 'exists', {
-      file: target,
-      remedy: 'use --overwrite to replace it',
-    });
-  }
-}
 
 /** Written bytes after which the disk is set to work on them, so that `commit` has little left to wait for. */
 const SYNC_BYTES = 64 * 1024 * 1024;

@@ -13,8 +13,8 @@ import {
   relayout,
   verifyModel,
 } from '@cflow/format';
-import { type FileSource, openFileSource, packageVersion } from '@cflow/format/node';
-import { AtomicFile, checkTarget } from './atomic-file.js';
+import { checkTarget, type FileSource, openFileSource, packageVersion } from '@cflow/format/node';
+import { AtomicFile } from './atomic-file.js';
 import { exportDirectory, writeWeights } from './export-safetensors.js';
 import { ggufConversion, isGguf } from './gguf/convert-gguf.js';
 import { isHubName } from './hub/name.js';

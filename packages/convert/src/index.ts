@@ -1,4 +1,5 @@
-export { AtomicFile, checkTarget } from './atomic-file.js';
+export { checkTarget } from '@cflow/format/node';
+export { AtomicFile } from './atomic-file.js';
 export {
   CONVERTER_VERSION,
   convert,

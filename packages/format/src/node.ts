@@ -9,6 +9,7 @@ import { CflowError } from './errors.js';
 import type { ByteSource } from './source.js';
 
 export * from './command.js';
+export * from './target.js';
 
 /** Linux ends one read at 2,147,479,552 bytes without an error; smaller pieces also bound what the kernel pins. */
 export const MAX_READ_BYTES = 64 * 1024 * 1024;

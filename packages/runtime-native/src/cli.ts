@@ -63,7 +63,7 @@ async function run(argv: string[], signal: AbortSignal): Promise<number> {
     if (model.fallback)
       await note(`native engine not available (${model.fallback}); using the reference engine`);
     // Before the run, which may take long: what cannot be recorded, or written.
-    await using trace = args.trace === undefined ? undefined : await traceFile(model, args.trace);
+    await using trace = args.trace === undefined ? undefined : await traceFile(model, args.trace, args.file);
     await tellChoice(model, args);
     if (args.chat) await chat(model, args, signal);
     else await (args.perplexity === undefined ? generate(model, args, signal) : score(model, args, signal));
@@ -74,13 +74,13 @@ async function run(argv: string[], signal: AbortSignal): Promise<number> {
   }
 }
 
-/** @throws CflowError UNSUPPORTED where no routings are recorded, WRITE_FAILED */
-function traceFile(model: Model, path: string): Promise<TraceFile> {
+/** @throws CflowError UNSUPPORTED where no routings are recorded, and as `TraceFile.create` */
+function traceFile(model: Model, path: string, modelPath: string): Promise<TraceFile> {
   const problem = model.fallback
     ? `the reference engine records no routings, and the native engine is not available: ${model.fallback}`
     : 'the model has no experts, and so no routings';
   const records = !model.fallback && model.config.layers.some(({ experts }) => experts !== undefined);
-  if (records) return TraceFile.create(path);
+  if (records) return TraceFile.create(path, [modelPath]);
   throw new CflowError('UNSUPPORTED', problem, { field: '--trace', remedy: 'leave it out' });
 }
 

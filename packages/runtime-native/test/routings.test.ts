@@ -106,7 +106,13 @@ describe('cflow-run --trace', () => {
 
   it('replaces nothing but files', async () => {
     const result = await run(experts, directory);
-    expect(result).toMatchObject({ out: '' });
-    expect(result.err).toContain('it is no regular file');
+    expect(result).toMatchObject({ code: 10, out: '' });
+    expect(result.err).toContain('is a directory');
+    const before = await readFile(experts);
+    const onto = await run(experts, experts);
+    expect(onto).toMatchObject({ code: 10, out: '' });
+    expect(onto.err).toContain(`the output is the input ${experts}`);
+    expect(await readFile(experts)).toEqual(before);
+    expect(await run(experts, '')).toMatchObject({ code: 2, out: '' });
   });
 });

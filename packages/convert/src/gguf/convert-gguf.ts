@@ -10,8 +10,8 @@ import {
   openModel,
   parameterCount,
 } from '@cflow/format';
-import { openFileSource } from '@cflow/format/node';
-import { type AtomicFile, checkTarget } from '../atomic-file.js';
+import { checkTarget, openFileSource } from '@cflow/format/node';
+import type { AtomicFile } from '../atomic-file.js';
 import { throwIfInterrupted } from '../interrupt.js';
 import {
   type ConvertOptions,

@@ -2,9 +2,9 @@
  * Recorded routings as a file: NDJSON, a header line and then a line a token, `[position, experts, experts, …]` with the
  * experts that each layer chose, in the order of the header's layers. Position 0 begins a sequence.
  */
-import { type FileHandle, open, rename, rm, stat } from 'node:fs/promises';
+import { type FileHandle, open, rename, rm } from 'node:fs/promises';
 import { CflowError, type ModelConfig } from '@cflow/format';
-import { errno } from '@cflow/format/node';
+import { checkTarget, errno } from '@cflow/format/node';
 import type { NativeRouting } from '../native/addon.js';
 
 /** What the first line of a trace says it is. */
@@ -85,10 +85,12 @@ export class TraceFile {
     this.#handle = handle;
   }
 
-  /** @throws CflowError WRITE_FAILED where a file of this name cannot be made */
-  static async create(path: string): Promise<TraceFile> {
-    const taken = await stat(path).catch(() => undefined);
-    if (taken && !taken.isFile()) throw unwritten(path, undefined, 'it is no regular file');
+  /**
+   * @param inputs whose place it may not take
+   * @throws CflowError OUTPUT_EXISTS, and WRITE_FAILED where a file of this name cannot be made
+   */
+  static async create(path: string, inputs: readonly string[] = []): Promise<TraceFile> {
+    await checkTarget(path, inputs, true);
     const partial = `${path}.${process.pid}.partial`;
     const handle = await open(partial, 'w').catch((cause: unknown) => {
       throw unwritten(path, cause);
@@ -119,13 +121,13 @@ export class TraceFile {
   }
 }
 
-function unwritten(file: string, cause: unknown, why = errno(cause)): CflowError {
-  return new CflowError('WRITE_FAILED', `cannot write: ${why}`, { file, cause });
+function unwritten(file: string, cause: unknown): CflowError {
+  return new CflowError('WRITE_FAILED', `cannot write: ${errno(cause)}`, { file, cause });
 }
 
 /**
  * Writes a trace, in place of an earlier file.
- * @throws CflowError WRITE_FAILED, and as `traceTokens`
+ * @throws CflowError OUTPUT_EXISTS, WRITE_FAILED, and as `traceTokens`
  */
 export async function writeTrace(
   path: string,
