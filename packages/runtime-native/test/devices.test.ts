@@ -85,6 +85,15 @@ describe('bandwidths', () => {
     expect(readBandwidth).toHaveBeenCalledWith(256 * 2 ** 20, 2, 5);
   });
 
+  it.each([
+    [2 ** 30, 16 * 2 ** 20],
+    [10 * 2 ** 20, 2.5 * 2 ** 20],
+    [4096, 4096],
+  ])('blocks of four at once take no more than 64 MiB, and no more than %d', async (room, block) => {
+    await measure(2, { ...IO, block: 2 ** 30 }, 2 ** 33, room);
+    expect(diskBandwidth).toHaveBeenCalledWith(handle.fd, 2 ** 33, expect.objectContaining({ block }));
+  });
+
   it('blocks are no longer than the file', async () => {
     await measure(2, IO, 10_000);
     expect(diskBandwidth).toHaveBeenCalledWith(handle.fd, 10_000, expect.objectContaining({ block: 8192 }));

@@ -127,6 +127,8 @@ describe('configureTiers', () => {
     expect(error.message).toContain(`${least}.00 MB`);
     expect(error.details.remedy).toContain(`${least * MB} bytes`);
     expect(refusal(() => configure(sizes, 1)).details.limit).toBe(least * MB);
+    // Another process may use 9.6 MB more: 10 of a budget.
+    expect(refusal(() => configure(sizes, 1, { margin: 9.6 * MB })).details.limit).toBe((least + 10) * MB);
   });
 
   it('a large head stays in memory when slots of its size would be more', () => {

@@ -117,6 +117,19 @@ void unguard(Guarded* entry) {
 
 bool same(const timespec& a, const timespec& b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }
 
+/// Reads [from, to) of the file; errno of the failure, 0 if none, -1 at an early end.
+int read_range(int fd, uint8_t* data, uint64_t from, uint64_t to) {
+  constexpr uint64_t kPiece = 8u << 20;
+  while (from < to) {
+    const ssize_t got = pread(fd, data + from, std::min(kPiece, to - from), static_cast<off_t>(from));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return errno;
+    if (got == 0) return -1;
+    from += static_cast<uint64_t>(got);
+  }
+  return 0;
+}
+
 class MappedWeights : public Weights {
  public:
   MappedWeights(int fd, uint64_t size) {
@@ -127,6 +140,10 @@ class MappedWeights : public Weights {
     try {
       fd_ = dup(fd);
       if (fd_ < 0) unreadable("cannot keep the file open");
+      if (fstat(fd, &opened_) != 0) unreadable("cannot look at the file");
+      // Reads go by what the file has now; its end must not be missing from the first of them on.
+      if (static_cast<uint64_t>(opened_.st_size) < size) became_shorter();
+      if (read_range(fd, head_, 0, head_bytes())) unreadable("cannot read the file");
       guard_ = guard(at, size);
     } catch (...) {
       if (fd_ >= 0) close(fd_);
@@ -143,29 +160,28 @@ class MappedWeights : public Weights {
   bool faulted() const override { return guard_->faulted.load(std::memory_order_acquire); }
   bool whole() const override {
     struct stat now = {};
-    return fstat(fd_, &now) == 0 && static_cast<uint64_t>(now.st_size) >= size_;
+    if (fstat(fd_, &now) != 0 || now.st_size != opened_.st_size) return false;
+    if (!same(now.st_mtim, opened_.st_mtim)) return false;
+    if (same(now.st_ctim, opened_.st_ctim)) return true;
+    // A new name, owner or mode changes this time too, and does no harm; but whoever writes may have set the other back.
+    uint8_t head[kHead];
+    if (read_range(fd_, head, 0, head_bytes()) || std::memcmp(head, head_, head_bytes())) return false;
+    opened_ = now;
+    return true;
   }
-
- protected:
-  int fd() const { return fd_; }
 
  private:
+  /// The head of a file, where a checksum over the checksums of all else stands, if it has any. Weights that are
+  /// written over in place without it, and with the time of modification set back, go unnoticed.
+  static constexpr uint64_t kHead = 4096;
+  uint64_t head_bytes() const { return std::min(size_, kHead); }
+
   int fd_ = -1;
   Guarded* guard_ = nullptr;
+  /// As when the file was last known to be what was opened.
+  mutable struct stat opened_ = {};
+  uint8_t head_[kHead];
 };
-
-/// Reads [from, to) of the file; errno of the failure, 0 if none, -1 at an early end.
-int read_range(int fd, uint8_t* data, uint64_t from, uint64_t to) {
-  constexpr uint64_t kPiece = 8u << 20;
-  while (from < to) {
-    const ssize_t got = pread(fd, data + from, std::min(kPiece, to - from), static_cast<off_t>(from));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return errno;
-    if (got == 0) return -1;
-    from += static_cast<uint64_t>(got);
-  }
-  return 0;
-}
 
 class ResidentWeights final : public Weights {
  public:
@@ -201,9 +217,6 @@ class DirectWeights final : public MappedWeights {
  public:
   DirectWeights(int fd, uint64_t size, std::span<const FetchRegion> resident, IoQueue& io)
       : MappedWeights(fd, size), block_(place(resident), "resident weights") {
-    if (fstat(fd, &opened_) != 0 || read_range(fd, head_, 0, head_bytes())) unreadable("cannot look at the file");
-    // Reads go by what the file has now; its end must not be missing from the first of them on.
-    if (static_cast<uint64_t>(opened_.st_size) < size) became_shorter();
     Transfer transfer;
     std::vector<IoRequest> requests;
     for (const Region& region : regions_) {
@@ -231,17 +244,6 @@ class DirectWeights final : public MappedWeights {
     return data_ + offset;
   }
   uint64_t resident_bytes() const override { return block_.size(); }
-  bool whole() const override {
-    struct stat now = {};
-    if (fstat(fd(), &now) != 0 || now.st_size != opened_.st_size) return false;
-    if (!same(now.st_mtim, opened_.st_mtim)) return false;
-    if (same(now.st_ctim, opened_.st_ctim)) return true;
-    // A new name, owner or mode changes this time too, and does no harm; but whoever writes may have set the other back.
-    uint8_t head[kHead];
-    if (read_range(fd(), head, 0, head_bytes()) || std::memcmp(head, head_, head_bytes())) return false;
-    opened_ = now;
-    return true;
-  }
 
  private:
   struct Region {
@@ -250,11 +252,6 @@ class DirectWeights final : public MappedWeights {
     /// Byte of the block.
     uint64_t at;
   };
-
-  /// The head of a file, where a checksum over the checksums of all else stands, if it has any. Weights that are
-  /// written over in place without it, and with the time of modification set back, go unnoticed.
-  static constexpr uint64_t kHead = 4096;
-  uint64_t head_bytes() const { return std::min(size_, kHead); }
 
   /// Sorts the regions and gives them places; returns the bytes that they need.
   uint64_t place(std::span<const FetchRegion> resident) {
@@ -270,9 +267,6 @@ class DirectWeights final : public MappedWeights {
 
   std::vector<Region> regions_;
   const Block block_;
-  /// As when the file was last known to be what was opened.
-  mutable struct stat opened_ = {};
-  uint8_t head_[kHead];
 };
 
 }  // namespace

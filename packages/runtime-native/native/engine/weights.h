@@ -27,7 +27,7 @@ class Weights {
   virtual uint64_t resident_bytes() const = 0;
   /// True once a page could not be read: the file has become shorter, or its disk fails. The page reads as zeros then.
   virtual bool faulted() const = 0;
-  /// False when the file has become shorter, or was written to while it is fetched from. The rest of its last page reads
+  /// False when a file that is mapped or fetched from has become shorter, or was written to. The rest of its last page reads
   /// as zeros without a fault, so this asks. Not from several threads at once.
   virtual bool whole() const = 0;
 

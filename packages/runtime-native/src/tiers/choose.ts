@@ -78,6 +78,7 @@ export async function chooseTiers(
   const wishes = {
     budget,
     used: processBytes,
+    margin: PROCESS_STEP,
     maxBatch: resolved.maxBatch,
     liveStreams,
     expertSlots,

@@ -17,6 +17,8 @@ export interface TierWishes {
   readonly budget: number;
   /** Bytes that it uses already. */
   readonly used: number;
+  /** Bytes that another process may use more: the smallest budget that is named works there too. */
+  readonly margin?: number | undefined;
   /** Tokens of one batch of a prefill, at most. */
   readonly maxBatch: number;
   readonly transfers?: TransferMode | undefined;
@@ -81,7 +83,7 @@ export function configureTiers(sizes: ModelSizes, wishes: TierWishes): TierPlan 
     fewest = Math.min(fewest, arrangement.bytes);
   }
   const least = layout.least(fewest);
-  return spilling(sizes, wishes, least) ?? tooSmall(wishes.budget, least, layout, forced);
+  return spilling(sizes, wishes, least) ?? tooSmall(wishes, least, layout, forced);
 }
 
 /** The plan with what the `least` weights leave for keys and values; undefined if that is too little. */
@@ -121,9 +123,14 @@ function wholeModel(sizes: ModelSizes, wishes: TierWishes): TierPlan {
   };
 }
 
-function tooSmall(budget: number, least: number, { fetchable, spillable }: Layout, asked: boolean): never {
+function tooSmall(
+  { budget, margin = 0 }: TierWishes,
+  least: number,
+  { fetchable, spillable }: Layout,
+  asked: boolean,
+): never {
   // Above, not at: products round.
-  const rounded = (Math.floor((least - spillable) / (1 - SPARE) / MB) + 1) * MB;
+  const rounded = (Math.floor((least + margin - spillable) / (1 - SPARE) / MB) + 1) * MB;
   throw new CflowError('MEMORY', `the model needs ${size(rounded)} at least, of which ${fetchable}`, {
     field: 'memory',
     value: budget,

@@ -14,6 +14,7 @@ export interface MeasuredFile {
 /** Long enough for a steady rate, short enough to be no burden. */
 const DISK_MILLISECONDS = 120;
 const DISK_RUNS = 4;
+const DISK_BYTES = 64 * 2 ** 20;
 const PAGE = 4096;
 const MEMORY_BYTES = 256 * 2 ** 20;
 
@@ -38,7 +39,7 @@ export async function bandwidths(
     disk: `${hostname()}: disk ${device} ${io.block} ${io.depth} ${io.backend} ${io.mode}`,
   };
   const memory = known[keys.memory] ?? (await memoryBandwidth(addon, threads, bytes));
-  const disk = known[keys.disk] ?? (await diskBandwidth(addon, file, io));
+  const disk = known[keys.disk] ?? (await diskBandwidth(addon, file, io, room));
   const fresh = known[keys.memory] === undefined || known[keys.disk] === undefined;
   if (fresh) await keep(path, { ...known, [keys.memory]: memory, [keys.disk]: disk });
   return { memory, disk };
@@ -50,9 +51,15 @@ async function memoryBandwidth(addon: Addon, threads: number, bytes: number): Pr
 }
 
 /** The best of some runs: what else the machine does makes a disk look slower than it is, never faster. */
-async function diskBandwidth(addon: Addon, { fd, size }: MeasuredFile, io: IoChoice): Promise<number> {
-  // No more than a small file has.
-  const block = Math.min(io.block, Math.floor(size / PAGE) * PAGE);
+async function diskBandwidth(
+  addon: Addon,
+  { fd, size }: MeasuredFile,
+  io: IoChoice,
+  room: number,
+): Promise<number> {
+  // No more than a small file has, nor than there is memory for; no disk wants more.
+  const most = Math.min(size, Math.min(DISK_BYTES, room) / io.depth);
+  const block = Math.min(io.block, Math.max(PAGE, Math.floor(most / PAGE) * PAGE));
   let best = 0;
   for (let run = 0; run < DISK_RUNS; run++) {
     const { bytes, seconds } = await addon.diskBandwidth(fd, size, {
