@@ -24,6 +24,7 @@ import {
   type ConvertOptions,
   type ConvertRequest,
   type ConvertResult,
+  checkRequest,
   isDirectoryName,
   isExport,
   refuseVerify,
@@ -76,6 +77,7 @@ export function plannedLayout(
  * @throws CflowError of every kind that ERRORS lists
  */
 export async function convert(request: ConvertRequest): Promise<ConvertResult> {
+  checkRequest(request);
   const gguf = ggufConversion(request, { draftMetadata, writeAtomically });
   if (gguf) return gguf;
   const options = await resolveOptions(request);

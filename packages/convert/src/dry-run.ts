@@ -12,6 +12,7 @@ import {
   type ConvertOptions,
   type ConvertRequest,
   type ConvertResult,
+  checkRequest,
   isDirectoryName,
   isExport,
   refuseVerify,
@@ -31,6 +32,7 @@ export interface DryRunReport extends Pick<ConvertResult, 'model' | 'container' 
 /** A source may be absent where `model` is a preset, the output too. @throws CflowError as `convert` */
 export async function dryRun(request: Partial<ConvertRequest>): Promise<DryRunReport> {
   const { source, output = 'model.cflow' } = request;
+  checkRequest({ ...request, source: source ?? '', output });
   if (source !== undefined && (await isModelFile(source))) return ofModel({ ...request, source, output });
   const gguf = source !== undefined && isGguf(source) ? await ggufDraft(source) : undefined;
   if (isExport(output)) {

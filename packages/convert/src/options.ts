@@ -1,5 +1,16 @@
 import { extname, sep } from 'node:path';
-import { CflowError, type Container, type Dtype } from '@cflow/format';
+import { CflowError, type Container, DTYPE_NAMES, type Dtype } from '@cflow/format';
+import {
+  abortSignal,
+  type Checks,
+  callback,
+  check,
+  checkOptions,
+  choice,
+  flag,
+  text,
+  whole,
+} from '@cflow/format/node';
 import type { Retry } from './hub/client.js';
 import { threadBudget } from './threads.js';
 
@@ -59,6 +70,36 @@ export const CONVERT_DEFAULTS = {
   cache: true,
 } as const satisfies Partial<ConvertOptions>;
 
+const CONTAINERS: Readonly<Record<string, Container>> = { '.cflow': 'cflow', '.vflow': 'vflow' };
+
+/** Quantizing threads. */
+const MOST_THREADS = 256;
+
+const CONVERT_CHECKS: Checks<ConvertOptions> = {
+  source: text,
+  output: text,
+  model: text,
+  dtype: choice(DTYPE_NAMES),
+  container: choice(Object.values(CONTAINERS)),
+  scaleSearch: flag,
+  zeroNonfinite: flag,
+  overwrite: flag,
+  verify: flag,
+  resume: flag,
+  cache: flag,
+  threads: whole(1, MOST_THREADS),
+  signal: abortSignal,
+  onProgress: callback,
+  onDownload: callback,
+  onRetry: callback,
+};
+
+/** Types do not bind who calls from JavaScript. @throws CflowError USAGE for an option that is not what it may be */
+export function checkRequest(request: ConvertRequest): void {
+  checkOptions(request, CONVERT_CHECKS);
+  for (const name of ['source', 'output'] as const) check(name, request[name], text);
+}
+
 /** Fills in what a request leaves open. */
 export async function resolveOptions(request: ConvertRequest): Promise<ConvertOptions> {
   const threads = request.threads ?? (await threadBudget()).threads;
@@ -72,7 +113,6 @@ export async function resolveOptions(request: ConvertRequest): Promise<ConvertOp
 export const EXPORT_EXTENSION = '.safetensors';
 /** Inputs and outputs so called are GGUF. */
 export const GGUF_EXTENSION = '.gguf';
-const CONTAINERS: Readonly<Record<string, Container>> = { '.cflow': 'cflow', '.vflow': 'vflow' };
 
 /** Whether an output's name asks for a checkpoint directory: it has no extension, or a slash at its end. */
 export function isDirectoryName(output: string): boolean {

@@ -8,6 +8,7 @@ import { open } from 'node:fs/promises';
 import { CflowError } from './errors.js';
 import type { ByteSource } from './source.js';
 
+export * from './checks.js';
 export * from './command.js';
 export * from './target.js';
 
@@ -54,6 +55,25 @@ export async function openFileSource(path: string): Promise<FileSource> {
   } catch (cause) {
     await handle.close();
     return unreadable(path, 'cannot stat', cause);
+  }
+}
+
+/** Larger than any text that is read whole, and less than what a string holds. */
+const MAX_TEXT_BYTES = 2 ** 28;
+
+/** A file of UTF-8 text, whole. @throws CflowError as openFileSource, and LIMIT_EXCEEDED for more than 256 MiB */
+export async function readTextFile(path: string): Promise<string> {
+  const source = await openFileSource(path);
+  try {
+    const { size } = source;
+    if (size <= MAX_TEXT_BYTES) return new TextDecoder().decode(await source.read(0, size));
+    throw new CflowError('LIMIT_EXCEEDED', `${size} bytes of text, at most ${MAX_TEXT_BYTES}`, {
+      file: path,
+      value: size,
+      limit: MAX_TEXT_BYTES,
+    });
+  } finally {
+    await source.close();
   }
 }
 

@@ -1,7 +1,6 @@
-import { readFile } from 'node:fs/promises';
 import { createInterface } from 'node:readline';
 import { CflowError } from '@cflow/format';
-import { runCommand, writeMessage, writeOutput } from '@cflow/format/node';
+import { readTextFile, runCommand, writeMessage, writeOutput } from '@cflow/format/node';
 import { Chat } from './chat.js';
 import {
   type Arguments,
@@ -137,9 +136,7 @@ async function chat(model: Model, args: Arguments, signal: AbortSignal): Promise
 
 async function score(model: Model, args: Arguments, signal: AbortSignal): Promise<void> {
   const path = args.perplexity!;
-  const text = await readFile(path, 'utf8').catch((cause: NodeJS.ErrnoException) => {
-    throw new CflowError('NOT_READABLE', `cannot be read: ${cause.code}`, { file: path, cause });
-  });
+  const text = await readTextFile(path);
   let stats: SessionStats | undefined;
   const onStats = (next: SessionStats) => {
     stats = stats ? together(stats, next) : next;

@@ -1,7 +1,6 @@
 import { crc32 } from 'node:zlib';
 import { type ByteSource, CflowError, type Metadata, type ModelConfig, openModel } from '@cflow/format';
-import { type FileSource, openFileSource } from '@cflow/format/node';
-import { type Check, check, checkOptions, choice } from './checks.js';
+import { type Check, check, checkOptions, choice, type FileSource, openFileSource } from '@cflow/format/node';
 import type { Engine, EngineFactory, EngineOptions } from './engine.js';
 import type { NativeRouting } from './native/addon.js';
 import { nativeProblem, openNativeEngine } from './native/engine.js';

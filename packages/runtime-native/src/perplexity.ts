@@ -7,7 +7,7 @@ import {
   checkOptions,
   count,
   text as textCheck,
-} from './checks.js';
+} from '@cflow/format/node';
 import type { EngineStats } from './engine.js';
 import type { Model } from './model.js';
 import { notFiniteRemedy } from './sampler.js';

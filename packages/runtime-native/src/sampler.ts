@@ -1,6 +1,6 @@
 import { randomInt } from 'node:crypto';
 import { CflowError } from '@cflow/format';
-import { type Checks, checkOptions, real, whole } from './checks.js';
+import { type Checks, checkOptions, real, whole } from '@cflow/format/node';
 import type { EngineStats } from './engine.js';
 import { randomGenerator } from './random.js';
 

@@ -9,7 +9,7 @@ import {
   flag,
   idList,
   shown,
-} from './checks.js';
+} from '@cflow/format/node';
 import { type EngineSession, type EngineStats, interrupt } from './engine.js';
 import { Sampler, type SamplerOptions } from './sampler.js';
 import type { TextStream, TextTokenizer } from './tokenizer.js';

@@ -1,6 +1,6 @@
 import { CflowError, type Metadata } from '@cflow/format';
+import { check, idList, text as textCheck } from '@cflow/format/node';
 import { Tokenizer } from '@huggingface/tokenizers';
-import { check, idList, text as textCheck } from './checks.js';
 
 type TokenizerMetadata = NonNullable<Metadata['tokenizer']>;
 

@@ -2,7 +2,7 @@
 import { accessSync, constants } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { DTYPES, type Dtype, TRANSFER_MODES } from '@cflow/format';
-import { type Check, type Checks, checkOptions, choice, flag, real, text, whole } from '../checks.js';
+import { type Check, type Checks, checkOptions, choice, flag, real, text, whole } from '@cflow/format/node';
 import type { EngineOptions } from '../engine.js';
 import { threadBudget } from '../threads.js';
 import type { NativeEngineOptions } from './addon.js';

@@ -1,6 +1,6 @@
 /** Checks of what callers pass in: types do not bind who calls from JavaScript. */
 import { inspect } from 'node:util';
-import { CflowError } from '@cflow/format';
+import { CflowError } from './errors.js';
 
 /** What an option may be. */
 export interface Check {
@@ -13,22 +13,26 @@ export interface Check {
 /** One check for each option; an absent option passes. */
 export type Checks<T> = Readonly<Record<keyof T, Check>>;
 
+/** One of some names. */
 export const choice = (names: readonly string[]): Check => ({
   holds: (value) => names.includes(value as string),
   expected: `one of ${names.join(', ')}`,
 });
 
+/** A whole number, limits included. */
 export const whole = (min: number, limit: number): Check => ({
   holds: (value) => Number.isInteger(value) && (value as number) >= min && (value as number) <= limit,
   expected: `a whole number from ${min} to ${limit}`,
   limit,
 });
 
+/** A whole number above 0. */
 export const count: Check = {
   holds: (value) => Number.isInteger(value) && (value as number) >= 1,
   expected: 'a whole number above 0',
 };
 
+/** A number, limits included. */
 export const real = (min: number, limit: number): Check => ({
   holds: (value) => typeof value === 'number' && value >= min && value <= limit,
   expected: `a number from ${min} to ${limit}`,
@@ -39,16 +43,21 @@ const kind = (name: string, expected: string): Check => ({
   holds: (value) => typeof value === name,
   expected,
 });
+/** True or false. */
 export const flag = kind('boolean', 'true or false');
+/** A text, empty or not. */
 export const text = kind('string', 'a text');
+/** A function. */
 export const callback = kind('function', 'a function');
 
+/** What a call can be ended with. */
 export const abortSignal: Check = {
   holds: (value) =>
     typeof value === 'object' && value !== null && 'aborted' in value && 'addEventListener' in value,
   expected: 'an AbortSignal',
 };
 
+/** Token ids; their values are checked by whoever knows the vocabulary. */
 export const idList: Check = {
   holds: (value) => Array.isArray(value) || (ArrayBuffer.isView(value) && 'length' in value),
   expected: 'an array of token ids',
