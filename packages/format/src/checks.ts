@@ -4,6 +4,7 @@ import { CflowError } from './errors.js';
 
 /** What an option may be. */
 export interface Check {
+  /** Whether a value may be it. */
   readonly holds: (value: unknown) => boolean;
   /** For people: `is not …`. */
   readonly expected: string;
