@@ -7,6 +7,8 @@ import { command as capped } from './capped/command.js';
 import { convertOptions, runConvert } from './convert/cli-convert.js';
 import { decodeOptions, runDecode } from './decode/cli-decode.js';
 import { prefillOptions, runPrefill } from './decode/cli-prefill.js';
+import { checkOutput } from './harness/files.js';
+import { interruptible, interruption } from './harness/resources.js';
 import { command as l1d } from './l1d/command.js';
 import { command as overlap } from './overlap/command.js';
 import { peersOptions, runPeers } from './peers/cli-peers.js';
@@ -19,16 +21,21 @@ import { command as storage } from './storage/command.js';
 import { runSynth, synthOptions } from './synth/cli-synth.js';
 
 /** Runs the command; returns its exit code. */
-export function main(argv: string[]): Promise<number> {
-  return runCommand('cflow-bench', async () => {
-    let help = '';
-    const outcome = { exit: 0 };
-    await parser(argv, outcome).parseAsync(argv, {}, (_error, _argv, output) => {
-      help = output;
-    });
-    if (help) await writeOutput(`${help}\n`);
-    return outcome.exit;
+export async function main(argv: string[]): Promise<number> {
+  const exit = await runCommand('cflow-bench', () => interruptible(() => run(argv)));
+  // What was not told of the interruption does not hold the process either.
+  if (interruption.aborted) process.exit(exit);
+  return exit;
+}
+
+async function run(argv: string[]): Promise<number> {
+  let help = '';
+  const outcome = { exit: 0 };
+  await parser(argv, outcome).parseAsync(argv, {}, (_error, _argv, output) => {
+    help = output;
   });
+  if (help) await writeOutput(`${help}\n`);
+  return outcome.exit;
 }
 
 /** @param outcome gets the exit code of a command that ended well and yet has something to say by it */
@@ -64,8 +71,8 @@ function parser(argv: string[], outcome: { exit: number }) {
     .command(cache)
     .command(residual)
     .command(capped)
-    .option('save', { type: 'string', describe: 'write the result, for compare and report' })
     .option('json', { type: 'boolean', default: false, describe: 'the result as one JSON document' })
+    .middleware((args) => checkOutput(typeof args.save === 'string' ? args.save : undefined, args))
     .demandCommand(1, 'a command is needed')
     .epilogue(exitCodeHelp())
     .strict()

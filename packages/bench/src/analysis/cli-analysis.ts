@@ -1,13 +1,15 @@
 /** `cflow-bench critical-path` and `structure`: what follows from shapes and layout alone. */
 import { DTYPE_NAMES, type Dtype } from '@cflow/format';
-import { type Builder, print } from '../harness/cli-common.js';
+import { type Builder, print, SHARED } from '../harness/cli-common.js';
 import { save } from '../harness/save.js';
 import { measuredText } from '../report/text.js';
 import { criticalPaths, pathMeasured } from './critical-path.js';
 import { fileStructure } from './structure.js';
 
 export function pathOptions(y: Builder) {
-  return y.option('dtype', { choices: DTYPE_NAMES, default: 'q4_0' as Dtype, describe: 'of the weights' });
+  return y
+    .option('save', SHARED.save)
+    .option('dtype', { choices: DTYPE_NAMES, default: 'q4_0' as Dtype, describe: 'of the weights' });
 }
 
 export async function runCriticalPath(
@@ -19,7 +21,7 @@ export async function runCriticalPath(
 }
 
 export function structureOptions(y: Builder) {
-  return y.positional('model', { type: 'string', demandOption: true, describe: '.cflow or .vflow' });
+  return y.positional('model', SHARED.model).option('save', SHARED.save);
 }
 
 export async function runStructure(

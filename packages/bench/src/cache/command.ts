@@ -3,10 +3,10 @@ import { CflowError } from '@cflow/format';
 import { readTrace, traceHeader, traceTokens, writeTrace } from '@cflow/runtime-native';
 import type { ArgumentsCamelCase, Argv, CommandModule } from 'yargs';
 import { type Builder, count, print, SHARED } from '../harness/cli-common.js';
+import { checkOutput, readText, requireFile } from '../harness/files.js';
 import type { MeasureContext } from '../harness/quick.js';
 import type { Measured } from '../harness/result.js';
 import { save } from '../harness/save.js';
-import { readTexts } from '../harness/tokens.js';
 import { measuredText } from '../report/text.js';
 import { cacheMeasured } from './cache-measured.js';
 import { predictions, record } from './record.js';
@@ -22,6 +22,7 @@ function options(y: Builder) {
       type: 'string',
       describe: 'a model whose routings are recorded first, into --output',
     })
+    .option('save', SHARED.save)
     .option('texts', { ...SHARED.texts, describe: `${SHARED.texts.describe} [default: what the model says]` })
     .option('output', { type: 'string', describe: 'trace to write [default: none]' })
     .option('tokens', { type: 'number', default: 2000, describe: 'recorded' })
@@ -48,6 +49,7 @@ const policiesOf = (halfLives: readonly number[]): readonly Policy[] => [
 ];
 
 async function run(args: ArgumentsCamelCase<Options>): Promise<void> {
+  await checkOutput(args.output, args);
   const shares = args.shares.map((percent) => count('shares', percent, 100) / 100);
   const policies = policiesOf(args.halfLives.map((tokens) => count('half-lives', tokens, 1e9)));
   const measured = await (args.record === undefined
@@ -66,6 +68,7 @@ async function replayFile(
 ): Promise<Measured> {
   if (trace === undefined)
     throw new CflowError('USAGE', 'what is to be replayed?', { remedy: 'name a trace, or --record a model' });
+  await requireFile(trace);
   return cacheMeasured(await replayTrace(await readTrace(trace), shares, policies));
 }
 
@@ -75,7 +78,7 @@ async function recordAndReplay(
   shares: readonly number[],
   policies: readonly Policy[],
 ): Promise<Measured> {
-  const texts = args.texts === undefined ? undefined : await readTexts(args.texts);
+  const texts = args.texts === undefined ? undefined : await readText(args.texts);
   const tokens = count('tokens', args.tokens, 10_000_000);
   const { config, routings } = await record(model, texts, tokens);
   const header = traceHeader(config);

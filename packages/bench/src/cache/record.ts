@@ -9,6 +9,7 @@ import {
   openNativeEngine,
   TextTokenizer,
 } from '@cflow/runtime-native';
+import { throwIfInterrupted } from '../harness/resources.js';
 import { sampler, textIds } from '../harness/tokens.js';
 
 export interface Recording {
@@ -65,6 +66,7 @@ async function pass(opened: Opened, texts: string | undefined, tokens: number): 
 const readerOf = ({ tokenizer, config: { contextLength } }: Opened) => ({ tokenizer, contextLength });
 
 async function inSession<T>(engine: Engine, use: (session: EngineSession) => Promise<T>): Promise<T> {
+  throwIfInterrupted();
   const session = engine.createSession();
   try {
     return await use(session);
@@ -83,7 +85,10 @@ async function speak({ engine, config }: Opened, tokens: number): Promise<void> 
       const most = Math.min(left, config.contextLength);
       let id: number | undefined = config.bosTokenId ?? 0;
       let said = 0;
-      for (; id !== undefined && said < most; said++) id = next(await session.run([id]));
+      for (; id !== undefined && said < most; said++) {
+        throwIfInterrupted();
+        id = next(await session.run([id]));
+      }
       return said;
     });
   }

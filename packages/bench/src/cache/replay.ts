@@ -1,6 +1,7 @@
 /** Recorded routings against policies and sizes of the cache of experts. */
 import { CflowError } from '@cflow/format';
 import { type Addon, type CacheReplay, HALF_LIFE, requireAddon, type Trace } from '@cflow/runtime-native';
+import { breathe } from '../harness/resources.js';
 import { optimumHits } from './belady.js';
 
 export interface Policy {
@@ -80,7 +81,10 @@ export async function replayTrace(
   const rows: ReplayRow[] = [];
   for (const policy of policies) {
     const rates: number[] = [];
-    for (const { slots } of sizes) rates.push((await hits(addon, keys, policy, slots)) / keys.keys.length);
+    for (const { slots } of sizes) {
+      await breathe();
+      rates.push((await hits(addon, keys, policy, slots)) / keys.keys.length);
+    }
     rows.push({ policy, rates });
   }
   return { model: trace.header.model, tokens: trace.tokens.length, experts: countOf(keys), sizes, rows };

@@ -2,7 +2,7 @@
  * Our engine and llama.cpp decoding the same weights under the same memory cap: each run is a process of its own in a
  * memory cgroup that counts its page cache, begins with nothing of the file in memory, and takes turns with the others.
  */
-import { mkdtemp, rm, stat } from 'node:fs/promises';
+import { stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { convert } from '@cflow/convert';
@@ -11,6 +11,7 @@ import { openFileSource } from '@cflow/format/node';
 import { loadPeer } from '../decode/run-llama.js';
 import { runChild } from '../harness/child.js';
 import { type GroupUse, MemoryGroup } from '../harness/memory-group.js';
+import { interruption, temporaryFolder } from '../harness/resources.js';
 import type { CappedJob, CappedLengths, CappedRun, EngineName } from './capped-job.js';
 import { noRepackLibrary } from './no-repack.js';
 import { dropPages, readAheadKib } from './page-cache.js';
@@ -58,18 +59,15 @@ export async function benchCapped(options: CappedOptions): Promise<CappedReport>
   await (await groupOf(2 ** 30)).remove();
   // An export lies on the disk of the model, so that both are read from the same.
   const near = options.gguf === undefined ? dirname(options.file) : tmpdir();
-  const folder = await mkdtemp(join(near, 'cflow-capped-'));
-  try {
+  return temporaryFolder(near, 'capped', async (folder) => {
     const gguf = options.gguf ?? (await exportTo(join(folder, 'model.gguf'), options));
-    return await measureAll(options, gguf, await noRepackLibrary(folder));
-  } finally {
-    await rm(folder, { recursive: true });
-  }
+    return measureAll(options, gguf, await noRepackLibrary(folder));
+  });
 }
 
 async function exportTo(output: string, { file, onStep }: CappedOptions): Promise<string> {
   onStep?.('export to GGUF');
-  await convert({ source: file, output });
+  await convert({ source: file, output, signal: interruption });
   return output;
 }
 

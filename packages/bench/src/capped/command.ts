@@ -14,6 +14,7 @@ const { gguf, memory, runs, threads, tokens, warmup } = SHARED;
 function options(y: Builder) {
   return y
     .positional('model', SHARED.model)
+    .option('save', SHARED.save)
     .options({ threads, runs, tokens: { ...tokens, default: 16 }, warmup: { ...warmup, default: 16 } })
     .option('gguf', { ...gguf, describe: `${gguf.describe} [default: exported, and removed again]` })
     .option('memory', { ...memory, describe: `${memory.describe} [default: half of the file]` });

@@ -17,7 +17,8 @@ export function convertOptions(y: Builder) {
     .option('container', { choices: CONTAINERS, default: 'cflow' as Container, describe: 'of the output' })
     .option('scale-search', { type: 'boolean', default: true, describe: 'as cflow-convert has it' })
     .option('threads', { ...threads, array: true, describe: 'to compare [default: 1, and CPUs allowed]' })
-    .options({ runs, directory });
+    .options({ runs, directory })
+    .option('save', SHARED.save);
 }
 
 export async function runConvert(

@@ -1,8 +1,7 @@
 /** Measures cflow-convert as its users meet it: as a process of its own, from a cold start. */
-import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
-import { mkdtemp, readdir, rm, stat } from 'node:fs/promises';
+import { readdir, rm, stat } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -10,6 +9,7 @@ import { text } from 'node:stream/consumers';
 import { pathToFileURL } from 'node:url';
 import { CflowError, type Container, type Dtype } from '@cflow/format';
 import { childScript, codeOf } from '../harness/child.js';
+import { spawnHeld, temporaryFolder, throwIfInterrupted } from '../harness/resources.js';
 import { spread } from '../harness/statistics.js';
 
 export interface ConvertBenchOptions {
@@ -56,10 +56,9 @@ interface Run {
  */
 export async function benchConvert(options: ConvertBenchOptions): Promise<ConvertReport> {
   const inputBytes = await weightBytes(options.source);
-  const directory = await mkdtemp(join(options.directory ?? tmpdir(), 'cflow-bench-'));
   const results = new Map<number, Run[]>(options.threads.map((threads) => [threads, []]));
   let sha256: string | undefined;
-  try {
+  await temporaryFolder(options.directory ?? tmpdir(), 'bench', async (directory) => {
     for (let run = 0; run < options.runs; run++) {
       for (const [threads, runs] of results) {
         const result = await convertOnce(options, threads, join(directory, `model.${options.container}`));
@@ -68,9 +67,7 @@ export async function benchConvert(options: ConvertBenchOptions): Promise<Conver
         runs.push(result);
       }
     }
-  } finally {
-    await rm(directory, { recursive: true, force: true });
-  }
+  });
   const rows = [...results].map(([threads, runs]) => rowOf(threads, runs, inputBytes));
   return { inputBytes, runs: options.runs, sha256: sha256 ?? '', rows };
 }
@@ -105,7 +102,7 @@ async function convertOnce(
   const args = [source, output, '--dtype', dtype, '--threads', String(threads), '--json'];
   if (!scaleSearch) args.push('--no-scale-search');
   const started = performance.now();
-  const child = spawn(
+  const child = spawnHeld(
     process.execPath,
     [childScript('convert/convert-child'), new URL('./cli.js', entry).href, ...args],
     {
@@ -119,6 +116,7 @@ async function convertOnce(
     child.once('close', resolve);
   });
   const seconds = (performance.now() - started) / 1000;
+  throwIfInterrupted();
   if (exit !== 0)
     throw new CflowError(codeOf(exit), (await messages).trim() || `cflow-convert exits ${exit}`);
   const sha256 = await sha256Of(output);

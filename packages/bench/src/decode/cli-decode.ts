@@ -17,6 +17,7 @@ export function decodeOptions(y: Builder) {
   return y
     .positional('model', SHARED.model)
     .options(SHARED_BY_DECODE)
+    .option('save', SHARED.save)
     .option('engine', { choices: Object.keys(ENGINES) as EngineName[], describe: '[default: native]' })
     .option('variants', {
       type: 'string',

@@ -13,6 +13,7 @@ const { gguf, threads, warmup, runs } = SHARED;
 export function prefillOptions(y: Builder) {
   return y
     .positional('model', SHARED.model)
+    .option('save', SHARED.save)
     .options({ gguf, threads, warmup, runs: { ...runs, default: 5 } })
     .option('lengths', { type: 'number', array: true, default: LENGTHS, describe: 'tokens of the prompts' });
 }

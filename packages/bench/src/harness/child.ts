@@ -1,9 +1,9 @@
 /** Work in a process of its own: what it reports, and what an error in it becomes here. */
-import { spawn } from 'node:child_process';
 import { writeSync } from 'node:fs';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import { asCflowError, CflowError, ERROR_CODES, ERRORS, type ErrorCode, errorLine } from '@cflow/format';
+import { follow, spawnHeld, throwIfInterrupted } from './resources.js';
 
 /**
  * Tests run from src/, where children exist only compiled.
@@ -23,7 +23,7 @@ export async function runChild<T>(
   job: unknown,
   environment: Readonly<Record<string, string>> = {},
 ): Promise<T> {
-  const child = spawn(process.execPath, [childScript(script), JSON.stringify(job)], {
+  const child = spawnHeld(process.execPath, [childScript(script), JSON.stringify(job)], {
     stdio: ['ignore', 'ignore', 'pipe', 'pipe'],
     env: { ...process.env, ...environment },
   });
@@ -33,6 +33,7 @@ export async function runChild<T>(
     child.once('error', reject);
     child.once('close', (...ended) => resolve(ended));
   });
+  throwIfInterrupted();
   if (exit === 0) return JSON.parse(await answer) as T;
   const said = (await messages)
     .trim()
@@ -50,6 +51,7 @@ export function codeOf(exit: number | null): ErrorCode {
 
 /** What a script for `runChild` does: the job is its argument, the answer goes to descriptor 3, an error is one line. */
 export async function answerJob<T>(name: string, work: (job: T) => Promise<unknown>): Promise<void> {
+  follow();
   try {
     writeSync(3, JSON.stringify(await work(JSON.parse(process.argv[2]!) as T)));
   } catch (error) {

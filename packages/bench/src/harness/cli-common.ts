@@ -3,6 +3,7 @@ import { CflowError } from '@cflow/format';
 import { writeOutput } from '@cflow/format/node';
 import { IO_DEFAULTS, type IoChoice, parseBytes, threadBudget } from '@cflow/runtime-native';
 import type yargs from 'yargs';
+import { memoryLimit } from './machine.js';
 
 export type Builder = ReturnType<typeof yargs>;
 
@@ -25,6 +26,7 @@ export const SHARED = {
   shares: { type: 'number', array: true, default: [15, 35, 70], describe: '% of the experts in memory' },
   layers: { type: 'number', describe: 'of a geometry [default: its own]' },
   seed: { type: 'number', default: 1, describe: 'same seed, same numbers' },
+  save: { type: 'string', describe: 'write the result, for compare and report' },
   directory: {
     type: 'string',
     describe: 'for temporary files [default: the system’s]',
@@ -38,6 +40,9 @@ export function count(field: string, value: number, most: number, least = 1): nu
   if (Number.isInteger(value) && value >= least && value <= most) return value;
   throw new CflowError('USAGE', `--${field} is ${value}, expected ${least} to ${most}`, { field, value });
 }
+
+/** @throws CflowError USAGE unless it is a whole number of 32 bits */
+export const seedOf = (value: number) => count('seed', value, 2 ** 32 - 1, 0);
 
 /** As `--threads` says, or all CPUs allowed. @throws CflowError USAGE */
 export async function threadsOf(given: number | undefined): Promise<number> {
@@ -60,10 +65,18 @@ export function blockOf(field: string, text: string): number {
   });
 }
 
-/** How the engine reads, with the block and depth asked for. @throws CflowError USAGE */
+/** How the engine reads, with the block and depth asked for. @throws CflowError USAGE, MEMORY for more than half of it */
 export function ioOf(args: { readonly 'io-block': string; readonly 'io-depth': number }): IoChoice {
-  const { 'io-block': block, 'io-depth': depth } = args;
-  return { ...IO_DEFAULTS, block: blockOf('io-block', block), depth: count('io-depth', depth, 256) };
+  const block = blockOf('io-block', args['io-block']);
+  const depth = count('io-depth', args['io-depth'], 256);
+  const limit = Math.floor(memoryLimit() / 2);
+  if (block * depth <= limit) return { ...IO_DEFAULTS, block, depth };
+  throw new CflowError('MEMORY', `--io-block times --io-depth is ${block * depth} bytes, at most ${limit}`, {
+    field: 'io-depth',
+    value: block * depth,
+    limit,
+    remedy: 'fewer or smaller reads; half of the memory is for them',
+  });
 }
 
 export async function print<T>(

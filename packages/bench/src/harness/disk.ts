@@ -1,8 +1,9 @@
 /** What the disk gives: one file, written through to it and read past the page cache. */
 import { randomBytes } from 'node:crypto';
 import { constants } from 'node:fs';
-import { type FileHandle, mkdtemp, open, rm } from 'node:fs/promises';
+import { type FileHandle, open } from 'node:fs/promises';
 import { join } from 'node:path';
+import { temporaryFolder } from './resources.js';
 
 const PIECE = 2 ** 22;
 const PIECES = 24;
@@ -14,16 +15,10 @@ const rate = (from: number) => (PIECE * PIECES) / (performance.now() - from) / 1
 
 /** 10^9 bytes a second of 96 MiB; `read` is null where direct reads are not to be had, all where nothing can be written. */
 export async function diskLimits(directory: string): Promise<{ write: number; read: number | null } | null> {
-  const folder = await mkdtemp(join(directory, 'cflow-disk-')).catch(() => undefined);
-  if (!folder) return null;
-  const file = join(folder, 'x');
-  try {
+  return temporaryFolder(directory, 'disk', async (folder) => {
+    const file = join(folder, 'x');
     return { write: await writeThrough(file), read: await readDirect(file).catch(() => null) };
-  } catch {
-    return null;
-  } finally {
-    await rm(folder, { recursive: true, force: true });
-  }
+  }).catch(() => null);
 }
 
 async function writeThrough(file: string): Promise<number> {

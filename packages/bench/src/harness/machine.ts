@@ -38,7 +38,7 @@ export async function describeMachine({ directory = tmpdir() }: MachineOptions =
 }
 
 /** Of the cgroup, where it is less than the machine has. */
-function memoryLimit(): number {
+export function memoryLimit(): number {
   const limit = process.constrainedMemory();
   return limit > 0 && limit < totalmem() ? limit : totalmem();
 }

@@ -1,11 +1,16 @@
 /** A memory cgroup (v1) around one run: what it used at most, page cache included, and whether that killed it. */
-import { writeFileSync } from 'node:fs';
+import { rmdirSync, writeFileSync } from 'node:fs';
 import { mkdir, readFile, rmdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { errno } from '@cflow/format/node';
 import { runChild } from './child.js';
+import { hold } from './resources.js';
 
 const ROOT = '/sys/fs/cgroup/memory';
+/** A process that was killed leaves its group a little later. */
+const TRIES = 50;
+const BETWEEN_MS = 20;
 
 export interface GroupUse {
   readonly limit: number;
@@ -17,9 +22,11 @@ export interface GroupUse {
 export class MemoryGroup {
   readonly folder: string;
   readonly #limit: number;
+  readonly #release: () => void;
   private constructor(folder: string, limit: number) {
     this.folder = folder;
     this.#limit = limit;
+    this.#release = hold(() => removeNow(folder));
   }
 
   /** A group of its own, or why there can be none. @param limit bytes */
@@ -48,7 +55,30 @@ export class MemoryGroup {
 
   /** Once its processes have ended. */
   async remove(): Promise<void> {
-    await rmdir(this.folder);
+    for (let tries = TRIES; ; tries--) {
+      try {
+        await rmdir(this.folder);
+        this.#release();
+        return;
+      } catch (error) {
+        if (tries === 0 || errno(error) !== 'EBUSY') throw error;
+        await sleep(BETWEEN_MS);
+      }
+    }
+  }
+}
+
+/** Where nothing can be waited for any more. */
+function removeNow(folder: string): void {
+  const clock = new Int32Array(new SharedArrayBuffer(4));
+  for (let tries = TRIES; tries > 0; tries--) {
+    try {
+      rmdirSync(folder);
+      return;
+    } catch (error) {
+      if (errno(error) !== 'EBUSY') return;
+      Atomics.wait(clock, 0, 0, BETWEEN_MS);
+    }
   }
 }
 

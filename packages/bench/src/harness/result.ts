@@ -1,9 +1,8 @@
 /** The one form of a result: what every command measures, what `compare`, `report`, `scorecard` and the docs read. */
-import { readFile } from 'node:fs/promises';
 import { AtomicFile, checkTarget } from '@cflow/convert';
-import { CflowError } from '@cflow/format';
-import { errno } from '@cflow/format/node';
+import { CflowError, printable } from '@cflow/format';
 import { z } from 'zod';
+import { readText } from './files.js';
 import { machineSchema } from './machine-schema.js';
 import { spread } from './statistics.js';
 
@@ -67,12 +66,12 @@ export function metric(
   return { name, unit, better, runs: [...runs], ...spread(runs) };
 }
 
-/** @throws CflowError NOT_READABLE, FORMAT_INVALID with the first field that is wrong */
+/**
+ * Control characters in its texts come escaped: results of others go to terminals, pages and pictures.
+ * @throws CflowError NOT_READABLE, LIMIT_EXCEEDED, FORMAT_INVALID with the first field that is wrong
+ */
 export async function readResult(file: string): Promise<BenchResult> {
-  const text = await readFile(file, 'utf8').catch((cause: unknown) => {
-    throw new CflowError('NOT_READABLE', `cannot open: ${errno(cause)}`, { file, cause });
-  });
-  const parsed = resultSchema.safeParse(parseJson(text, file));
+  const parsed = resultSchema.safeParse(parseJson(await readText(file), file));
   if (parsed.success) return parsed.data;
   const [issue] = parsed.error.issues;
   throw new CflowError('FORMAT_INVALID', issue?.message ?? 'is no result', {
@@ -84,25 +83,46 @@ export async function readResult(file: string): Promise<BenchResult> {
 
 function parseJson(text: string, file: string): unknown {
   try {
-    return JSON.parse(text);
+    return clean(JSON.parse(text));
   } catch (cause) {
-    throw new CflowError('FORMAT_INVALID', 'is no JSON', { file, cause });
+    const problem = cause instanceof RangeError ? 'is nested too deeply' : 'is no JSON';
+    throw new CflowError('FORMAT_INVALID', problem, { file, cause });
   }
+}
+
+/** What XML cannot hold, beside control characters. */
+const NO_CHARACTERS =
+  /[\ufffe\uffff]|(?<![\ud800-\udbff])[\udc00-\udfff]|[\ud800-\udbff](?![\udc00-\udfff])/g;
+
+function clean(value: unknown): unknown {
+  if (typeof value === 'string') return printable(value.replace(NO_CHARACTERS, '\ufffd'));
+  if (Array.isArray(value)) return value.map(clean);
+  if (typeof value !== 'object' || value === null) return value;
+  return Object.fromEntries(Object.entries(value).map(([key, one]) => [clean(key), clean(one)]));
 }
 
 /**
  * Writes the result whole or not at all, in place of an earlier one.
- * @throws CflowError WRITE_FAILED, OUTPUT_EXISTS (a directory)
+ * @param inputs what must not be written over
+ * @throws CflowError WRITE_FAILED, OUTPUT_EXISTS (a directory, an input)
  */
-export async function writeResult(file: string, result: BenchResult): Promise<void> {
+export async function writeResult(
+  file: string,
+  result: BenchResult,
+  inputs: readonly string[] = [],
+): Promise<void> {
   const text = `${JSON.stringify(resultSchema.parse(result), undefined, 1)}\n`;
-  await writeWhole(file, text);
+  await writeWhole(file, text, inputs);
 }
 
 /** As writeResult, of any text or bytes. */
-export async function writeWhole(target: string, content: string | Uint8Array): Promise<void> {
+export async function writeWhole(
+  target: string,
+  content: string | Uint8Array,
+  inputs: readonly string[] = [],
+): Promise<void> {
   const bytes = Buffer.from(content);
-  await checkTarget(target, [], true);
+  await checkTarget(target, inputs, true);
   const file = await AtomicFile.create(target, bytes.length);
   try {
     await file.write(0, bytes);

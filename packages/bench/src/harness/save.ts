@@ -1,4 +1,5 @@
 /** `--save FILE` of the commands that measure. */
+import { inputsOf } from './files.js';
 import { describeMachine } from './machine.js';
 import { type BenchResult, type Measured, RESULT_SCHEMA, writeResult } from './result.js';
 
@@ -37,5 +38,5 @@ export async function save(
   measured: () => Measured,
 ): Promise<void> {
   if (typeof args.save !== 'string') return;
-  await writeResult(args.save, await resultOf(command, args, measured()));
+  await writeResult(args.save, await resultOf(command, args, measured()), await inputsOf(args));
 }

@@ -1,7 +1,5 @@
 /** Tokens that models are measured with: of texts, pseudo-random, or drawn from what a model says. */
-import { readFile } from 'node:fs/promises';
 import { CflowError } from '@cflow/format';
-import { errno } from '@cflow/format/node';
 import { randomGenerator, splitStories, type TextTokenizer } from '@cflow/runtime-native';
 import { argmax } from './statistics.js';
 
@@ -11,13 +9,6 @@ const SEED = 1;
 export function randomIds(count: number, vocabSize: number): number[] {
   const random = randomGenerator(SEED);
   return Array.from({ length: count }, () => Math.floor(random.next() * vocabSize));
-}
-
-/** What `--texts` names, whole. @throws CflowError NOT_READABLE */
-export function readTexts(file: string): Promise<string> {
-  return readFile(file, 'utf8').catch((cause: unknown) => {
-    throw new CflowError('NOT_READABLE', `cannot open: ${errno(cause)}`, { file, cause });
-  });
 }
 
 /** What texts become ids with. */

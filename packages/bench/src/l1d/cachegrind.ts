@@ -3,6 +3,7 @@ import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
 import { CflowError, TILE_ROWS } from '@cflow/format';
 import type { Addon, CacheGeometry } from '@cflow/runtime-native';
+import { interruption, throwIfInterrupted } from '../harness/resources.js';
 import { type Caches, simulate } from './simulate.js';
 import type { Arm, Workload } from './workloads.js';
 
@@ -68,9 +69,12 @@ async function readMisses(program: string, job: readonly string[], caches: Cache
     program,
     ...job,
   ];
-  const { stderr } = await promisify(execFile)('valgrind', args).catch((cause: unknown) => {
-    throw new CflowError('NOT_READABLE', `valgrind does not run ${program}`, { file: program, cause });
-  });
+  const { stderr } = await promisify(execFile)('valgrind', args, { signal: interruption }).catch(
+    (cause: unknown) => {
+      throwIfInterrupted();
+      throw new CflowError('NOT_READABLE', `valgrind does not run ${program}`, { file: program, cause });
+    },
+  );
   return parseMisses(stderr);
 }
 

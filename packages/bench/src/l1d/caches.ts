@@ -11,10 +11,11 @@ export const REPORTED_CACHES = {
 } as const;
 
 const LINE = 64;
+const MOST_BYTES = 2 ** 30;
 const SYSFS = '/sys/devices/system/cpu/cpu0/cache';
 const UNITS: Readonly<Record<string, number>> = { '': 1, K: 2 ** 10, M: 2 ** 20 };
 
-const powerOfTwo = (n: number) => Number.isInteger(Math.log2(n));
+const powerOfTwo = (n: number) => n >= 1 && Number.isInteger(Math.log2(n));
 
 /**
  * `48K/12`: bytes and ways.
@@ -23,7 +24,7 @@ const powerOfTwo = (n: number) => Number.isInteger(Math.log2(n));
 export function parseCache(field: string, text: string): CacheGeometry {
   const [, digits, unit, ways] = /^(\d+)([KM]?)\/(\d+)$/.exec(text) ?? [];
   const cache = { bytes: Number(digits) * (UNITS[unit ?? ''] ?? Number.NaN), ways: Number(ways) };
-  if (cache.ways > 0 && powerOfTwo(cache.bytes / (cache.ways * LINE))) return cache;
+  if (cache.bytes <= MOST_BYTES && powerOfTwo(cache.bytes / (cache.ways * LINE))) return cache;
   throw new CflowError('USAGE', `--${field} is ${text}, expected bytes and ways that give 2^n sets`, {
     field,
     value: text,

@@ -24,6 +24,7 @@ function options(y: Builder) {
     .option('simulated-rows', { type: 'number', default: SIMULATED_ROWS, describe: 'of each matrix' })
     .option('timed-rows', { type: 'number', default: 2 ** 15, describe: 'of each matrix' })
     .option('runs', { ...SHARED.runs, default: 5 })
+    .option('save', SHARED.save)
     .option('cachegrind', { type: 'string', describe: 'check by valgrind with this locality-test' });
 }
 

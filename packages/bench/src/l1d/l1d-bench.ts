@@ -1,6 +1,7 @@
 /** Claim 2: does the order of the weights on disk save misses of the first data cache? */
 import { CflowError, DTYPES } from '@cflow/format';
 import { type Addon, type MatvecTiming, requireAddon } from '@cflow/runtime-native';
+import { throwIfInterrupted } from '../harness/resources.js';
 import { type Measured, metric, type Table } from '../harness/result.js';
 import { median } from '../harness/statistics.js';
 import { type CachegrindRow, crossCheck } from './cachegrind.js';
@@ -42,7 +43,7 @@ export interface L1dReport {
 /** @throws CflowError UNSUPPORTED without the addon, INTERNAL if the two layouts give different numbers */
 export async function benchL1d(options: L1dOptions): Promise<L1dReport> {
   const addon = requireAddon();
-  const isa = options.isa || addon.isa().selected;
+  const isa = isaOf(addon, options.isa);
   const { onStep = () => undefined } = options;
   const simulated: SimulatedRow[] = [];
   const timed: TimedRow[] = [];
@@ -62,10 +63,23 @@ export async function benchL1d(options: L1dOptions): Promise<L1dReport> {
   return { isa, simulated, timed, checked };
 }
 
+/** @throws CflowError USAGE for what the CPU has not */
+function isaOf(addon: Addon, wanted: string): string {
+  const { selected, available } = addon.isa();
+  if (wanted === '') return selected;
+  if (available.includes(wanted)) return wanted;
+  throw new CflowError('USAGE', `--isa ${wanted} is none of this CPU`, {
+    field: 'isa',
+    value: wanted,
+    remedy: `one of ${available.join(', ')}`,
+  });
+}
+
 async function simulateAll(addon: Addon, workload: Workload, isa: string, options: L1dOptions) {
   const rows: SimulatedRow[] = [];
   for (const caches of options.caches) {
     for (const arm of ARMS) {
+      throwIfInterrupted();
       for (const prefetcher of [false, true])
         rows.push(
           await simulate(addon, workload, arm, { isa, caches, prefetcher, rows: options.simulatedRows }),
@@ -76,6 +90,7 @@ async function simulateAll(addon: Addon, workload: Workload, isa: string, option
 }
 
 async function time(addon: Addon, workload: Workload, arm: Arm, isa: string, options: L1dOptions) {
+  throwIfInterrupted();
   const rows = Math.min(workload.rows, options.timedRows);
   const timing = await addon.timeMatvec({
     dtype: DTYPES[DTYPE].id,

@@ -36,6 +36,7 @@ function options(y: Builder) {
       prefill: { ...prefill, default: 16 },
     })
     .option('io-block', SHARED['io-block'])
+    .option('save', SHARED.save)
     .option('io-depth', SHARED['io-depth'])
     .option('ladder', {
       type: 'boolean',

@@ -24,6 +24,7 @@ export function peersOptions(y: Builder) {
       describe: `geometries or model files [default: ${PEER_MODELS.join(' ')}]`,
     })
     .options({ threads, runs, tokens: { ...tokens, default: 32 }, prefill, layers })
+    .option('save', SHARED.save)
     .option('context', { ...context, default: 1024 })
     .option('checked', {
       type: 'number',

@@ -2,7 +2,7 @@
  * Our engine and llama.cpp on the same weights: the controlled comparison that the report misses (§7.4). A model is a
  * geometry, of which synthetic weights are made, or a file; llama.cpp reads our lossless export of it.
  */
-import { access, mkdtemp, rm } from 'node:fs/promises';
+import { access, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
 import { convert } from '@cflow/convert';
@@ -13,7 +13,9 @@ import { benchDecode, type DecodeReport, ROOM } from '../decode/decode-bench.js'
 import { type Lengths, promptIds } from '../decode/decode-job.js';
 import { FIGURES } from '../decode/decode-metrics.js';
 import { loadPeer } from '../decode/run-llama.js';
-import { readTexts, textIds } from '../harness/tokens.js';
+import { makeFolder, readText } from '../harness/files.js';
+import { interruption, temporaryFolder } from '../harness/resources.js';
+import { textIds } from '../harness/tokens.js';
 import { GEOMETRIES } from '../synth/geometry.js';
 import { synthesizeModel } from '../synth/synth-model.js';
 import { measurePeerQuality, type PeerQuality } from './peer-quality.js';
@@ -53,14 +55,14 @@ export interface PeerComparison {
 export async function benchPeers(options: PeersOptions): Promise<PeerComparison[]> {
   // Before hours are spent.
   await loadPeer();
-  const directory = options.directory ?? (await mkdtemp(join(tmpdir(), 'cflow-peers-')));
-  try {
+  const compareAll = async (directory: string) => {
     const comparisons: PeerComparison[] = [];
     for (const model of options.models) comparisons.push(await compareOn(model, directory, options));
     return comparisons;
-  } finally {
-    if (options.directory === undefined) await rm(directory, { recursive: true });
-  }
+  };
+  if (options.directory === undefined) return temporaryFolder(tmpdir(), 'peers', compareAll);
+  await makeFolder(options.directory);
+  return compareAll(options.directory);
 }
 
 async function compareOn(model: string, directory: string, options: PeersOptions): Promise<PeerComparison> {
@@ -69,7 +71,7 @@ async function compareOn(model: string, directory: string, options: PeersOptions
   onStep?.(`${name}: files`);
   const file = await modelFile(model, directory, options.layers);
   const gguf = join(directory, `${basename(file).replace(/\.[cv]flow$/, '')}.gguf`);
-  if (!(await exists(gguf))) await convert({ source: file, output: gguf });
+  if (!(await exists(gguf))) await convert({ source: file, output: gguf, signal: interruption });
   const report = await benchDecode({
     ...(await fitting(file, options)),
     file,
@@ -93,7 +95,8 @@ async function modelFile(model: string, directory: string, layers: number | unde
   if (!GEOMETRIES.includes(model)) return model;
   const target = join(directory, `${model}${layers ? `-${layers}l` : ''}.cflow`);
   if (await exists(target)) return target;
-  await synthesizeModel({ target, format: 'cflow', geometry: model, dtype: 'q4_0', seed: 1, layers });
+  const weights = { geometry: model, dtype: 'q4_0', seed: 1, layers } as const;
+  await synthesizeModel({ target, format: 'cflow', ...weights, signal: interruption });
   return target;
 }
 
@@ -110,13 +113,10 @@ async function qualityIn(
   { texts, checked, threads }: PeersOptions,
 ): Promise<PeerQuality | undefined> {
   if (checked === 0) return undefined;
-  const folder = await mkdtemp(join(directory, 'logits-'));
-  try {
+  return temporaryFolder(directory, 'logits', async (folder) => {
     const sequences = await checkedIds(file, texts, checked);
-    return await measurePeerQuality({ file, gguf, threads, sequences, directory: folder });
-  } finally {
-    await rm(folder, { recursive: true });
-  }
+    return measurePeerQuality({ file, gguf, threads, sequences, directory: folder });
+  });
 }
 
 /** Of the texts, where there are any that the model can read; else the same pseudo-random ones for every model. */
@@ -132,7 +132,7 @@ export async function checkedIds(
     if (texts === undefined || !metadata.tokenizer)
       return [promptIds(Math.min(checked, contextLength), vocabSize)];
     const tokenizer = new TextTokenizer(metadata.tokenizer);
-    return textIds(await readTexts(texts), { tokenizer, contextLength }, checked);
+    return textIds(await readText(texts), { tokenizer, contextLength }, checked);
   } finally {
     await source.close();
   }

@@ -14,7 +14,8 @@ export function qualityOptions(y: Builder) {
       default: 'f32' as const,
       describe: 'f32: the cost of the weights alone; q8: with 8-bit activations',
     })
-    .option('threads', SHARED.threads);
+    .option('threads', SHARED.threads)
+    .option('save', SHARED.save);
 }
 
 export async function runQuality(

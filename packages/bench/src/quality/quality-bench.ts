@@ -1,11 +1,12 @@
 /** What quantization costs a model: its loss on a text, for each way to store the weights. */
-import { mkdtemp, rm, stat } from 'node:fs/promises';
+import { stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { convert } from '@cflow/convert';
 import type { Dtype } from '@cflow/format';
 import { Model, type NativeEngineOptions, perplexity, splitStories } from '@cflow/runtime-native';
-import { readTexts } from '../harness/tokens.js';
+import { readText } from '../harness/files.js';
+import { interruption, temporaryFolder } from '../harness/resources.js';
 import { type Divergence, divergence } from './divergence.js';
 
 export interface QualityOptions {
@@ -50,26 +51,26 @@ const WEIGHTS: Readonly<Record<string, { readonly dtype: Dtype; readonly scaleSe
 
 /** @throws CflowError as conversion, opening and `perplexity` do */
 export async function benchQuality(options: QualityOptions): Promise<QualityReport> {
-  const texts = await readTexts(options.texts);
-  const directory = await mkdtemp(join(tmpdir(), 'cflow-quality-'));
-  try {
-    const scores: (Score & { weights: string })[] = [];
-    const exactFile = join(directory, '0.cflow');
-    await convert({ source: options.source, output: exactFile, ...WEIGHTS.f32 });
-    await using exactModel = await openScored(exactFile, options);
-    for (const [weights, stored] of Object.entries(WEIGHTS)) {
-      const output = join(directory, `${scores.length}.cflow`);
-      if (output !== exactFile) await convert({ source: options.source, output, ...stored });
-      scores.push({ weights, ...(await score(exactModel, output, texts, options)) });
-    }
-    const { model, stories, predictedTokens, perplexity: exact } = scores[0]!;
-    const rows = scores.map(({ weights, fileBytes, nats, perplexity, divergence }) => {
-      return { weights, fileBytes, nats, perplexity, divergence, cost: perplexity / exact - 1 };
-    });
-    return { model, arithmetic: options.arithmetic, stories, predictedTokens, rows };
-  } finally {
-    await rm(directory, { recursive: true });
+  const texts = await readText(options.texts);
+  return temporaryFolder(tmpdir(), 'quality', (directory) => scoreAll(options, texts, directory));
+}
+
+async function scoreAll(options: QualityOptions, texts: string, directory: string): Promise<QualityReport> {
+  const { source, arithmetic } = options;
+  const scores: (Score & { weights: string })[] = [];
+  const exactFile = join(directory, '0.cflow');
+  await convert({ source, output: exactFile, signal: interruption, ...WEIGHTS.f32 });
+  await using exactModel = await openScored(exactFile, options);
+  for (const [weights, stored] of Object.entries(WEIGHTS)) {
+    const output = join(directory, `${scores.length}.cflow`);
+    if (output !== exactFile) await convert({ source, output, signal: interruption, ...stored });
+    scores.push({ weights, ...(await score(exactModel, output, texts, options)) });
   }
+  const { model, stories, predictedTokens, perplexity: exact } = scores[0]!;
+  const rows = scores.map(({ weights, fileBytes, nats, perplexity, divergence }) => {
+    return { weights, fileBytes, nats, perplexity, divergence, cost: perplexity / exact - 1 };
+  });
+  return { model, arithmetic, stories, predictedTokens, rows };
 }
 
 type Score = Awaited<ReturnType<typeof score>>;
@@ -81,7 +82,7 @@ async function score(exact: Model, file: string, texts: string, options: Quality
   const { stories } = options;
   await using model = await openScored(file, options);
   const tokens = model.config.contextLength;
-  const result = await perplexity(model, texts, { stories, tokens });
+  const result = await perplexity(model, texts, { stories, tokens, signal: interruption });
   const ids = splitStories(texts)
     .slice(0, stories)
     .map((story) => model.tokenizer!.encode(story).slice(0, tokens));

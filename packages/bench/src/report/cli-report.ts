@@ -1,9 +1,9 @@
 /** `cflow-bench report`. */
-import { mkdir } from 'node:fs/promises';
 import { basename, extname, join } from 'node:path';
 import { CflowError } from '@cflow/format';
-import { errno } from '@cflow/format/node';
 import { type Builder, print } from '../harness/cli-common.js';
+import { checkOutput, inputsOf, makeFolder } from '../harness/files.js';
+import { breathe } from '../harness/resources.js';
 import { readResult, writeWhole } from '../harness/result.js';
 import { chartsOf, type NamedResult } from './grouping.js';
 import { svgToPng } from './png.js';
@@ -23,13 +23,17 @@ export async function runReport(
   if ([output, svg, png].every((target) => target === undefined)) {
     throw new CflowError('USAGE', 'nothing to write', { remedy: 'give --output, --svg or --png' });
   }
+  await checkOutput(output, args);
+  const inputs = await inputsOf(args);
   const results = await Promise.all(files.map(named));
+  requireFew(results);
   // The chart library is large; other commands start without it.
   const { reportHtml } = await import('./html.js');
   const { chartSvg } = await import('./charts.js');
   const written: string[] = [];
   const write = async (file: string, content: string | Uint8Array) => {
-    await writeWhole(file, content);
+    await breathe();
+    await writeWhole(file, content, inputs);
     written.push(file);
   };
   if (output !== undefined) await write(output, reportHtml(results));
@@ -46,9 +50,17 @@ export async function runReport(
   await print(args, { written }, () => written.join('\n'));
 }
 
-async function makeFolder(folder: string): Promise<void> {
-  await mkdir(folder, { recursive: true }).catch((cause: unknown) => {
-    throw new CflowError('WRITE_FAILED', `cannot create: ${errno(cause)}`, { file: folder, cause });
+/** A chart of fifty bars takes a tenth of a second, and nobody reads a hundred of them. */
+const MOST_METRICS = 5000;
+
+function requireFew(results: readonly NamedResult[]): void {
+  const count = results.reduce((sum, { result }) => sum + result.metrics.length, 0);
+  if (count <= MOST_METRICS) return;
+  throw new CflowError('LIMIT_EXCEEDED', `${count} metrics, a report has at most ${MOST_METRICS}`, {
+    file: results.map(({ name }) => name).join(', '),
+    value: count,
+    limit: MOST_METRICS,
+    remedy: 'report fewer files at a time',
   });
 }
 

@@ -1,7 +1,7 @@
 /** `cflow-bench residual`. */
 import { tmpdir } from 'node:os';
 import type { ArgumentsCamelCase, Argv, CommandModule } from 'yargs';
-import { type Builder, count, print, SHARED } from '../harness/cli-common.js';
+import { type Builder, count, print, SHARED, seedOf } from '../harness/cli-common.js';
 import { progress } from '../harness/progress.js';
 import type { MeasureContext } from '../harness/quick.js';
 import type { Measured } from '../harness/result.js';
@@ -18,7 +18,8 @@ function options(y: Builder) {
     .positional('model', { ...SHARED.model, describe: '.cflow, .vflow or checkpoint' })
     .option('texts', { ...SHARED.texts, describe: `${SHARED.texts.describe} [default: what the model says]` })
     .option('tokens', { type: 'number', default: 2000, describe: 'in all' })
-    .option('seed', SHARED.seed);
+    .option('seed', SHARED.seed)
+    .option('save', SHARED.save);
 }
 
 type Options = ReturnType<typeof options> extends Argv<infer Given> ? Given : never;
@@ -36,7 +37,7 @@ async function run(args: ArgumentsCamelCase<Options>): Promise<void> {
     model: args.model,
     texts: args.texts,
     tokens: count('tokens', args.tokens, 1_000_000),
-    seed: args.seed,
+    seed: seedOf(args.seed),
     thresholds: SWEEP,
     directory: tmpdir(),
     onStep: line.step,

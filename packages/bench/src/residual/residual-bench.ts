@@ -1,13 +1,15 @@
 /** The two hypotheses of the report's §6.3, on a trained model, by the reference interpreter. */
-import { mkdtemp, rm, stat } from 'node:fs/promises';
+import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { convert } from '@cflow/convert';
 import { buildPlan, type ExecutionPlan, type ModelFile, openModel } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
 import { FileWeightStore, Interpreter, TextTokenizer } from '@cflow/runtime-native';
 import { klDivergence } from '../harness/distribution.js';
+import { readText } from '../harness/files.js';
+import { breathe, interruption, temporaryFolder } from '../harness/resources.js';
 import { argmax } from '../harness/statistics.js';
-import { readTexts, sampler, textIds } from '../harness/tokens.js';
+import { sampler, textIds } from '../harness/tokens.js';
 import { RouterRecord } from './experts.js';
 import { requireAdditive, Speculation } from './speculate.js';
 
@@ -59,37 +61,37 @@ interface Opened {
 const FITTED = 0.75;
 
 /** @throws CflowError UNSUPPORTED where layers do not add to one residual; as conversion and readers do */
-export async function benchResidual(options: ResidualOptions): Promise<ResidualReport> {
-  const folder = await mkdtemp(join(options.directory, 'cflow-residual-'));
+export function benchResidual(options: ResidualOptions): Promise<ResidualReport> {
+  return temporaryFolder(options.directory, 'residual', async (folder) =>
+    observeFile(await asFile(options.model, folder), options),
+  );
+}
+
+async function observeFile(file: string, options: ResidualOptions): Promise<ResidualReport> {
+  const source = await openFileSource(file);
   try {
-    const file = await asFile(options.model, folder);
-    const source = await openFileSource(file);
-    try {
-      const model = await openModel(source);
-      const plan = buildPlan(model.config, { transfers: 'none' });
-      requireAdditive(plan);
-      const { texts, tokens } = options;
-      const given = texts === undefined ? undefined : await idsOf(model, texts, tokens);
-      const exact = await observe({ plan, weights: new FileWeightStore(source, model) }, given, options);
-      return { model: model.config.name, ...exact };
-    } finally {
-      await source.close();
-    }
+    const model = await openModel(source);
+    const plan = buildPlan(model.config, { transfers: 'none' });
+    requireAdditive(plan);
+    const { texts, tokens } = options;
+    const given = texts === undefined ? undefined : await idsOf(model, texts, tokens);
+    const exact = await observe({ plan, weights: new FileWeightStore(source, model) }, given, options);
+    return { model: model.config.name, ...exact };
   } finally {
-    await rm(folder, { recursive: true, force: true });
+    await source.close();
   }
 }
 
 async function asFile(model: string, folder: string): Promise<string> {
   if (!(await stat(model).catch(() => undefined))?.isDirectory()) return model;
   const output = join(folder, 'model.cflow');
-  await convert({ source: model, output, dtype: 'f32' });
+  await convert({ source: model, output, dtype: 'f32', signal: interruption });
   return output;
 }
 
 async function idsOf({ config, metadata }: ModelFile, file: string, tokens: number): Promise<number[][]> {
   const tokenizer = metadata.tokenizer && new TextTokenizer(metadata.tokenizer);
-  return textIds(await readTexts(file), { tokenizer, contextLength: config.contextLength }, tokens);
+  return textIds(await readText(file), { tokenizer, contextLength: config.contextLength }, tokens);
 }
 
 /** A sequence of tokens, and what the exact model says behind each. */
@@ -119,6 +121,7 @@ async function observe(opened: Opened, given: readonly number[][] | undefined, o
     const most = Math.min(opened.plan.config.contextLength, options.tokens - tokens);
     let id = ids ? ids[0] : firstToken(opened.plan);
     while (id !== undefined && sequence.ids.length < most) {
+      await breathe();
       await interpreter.step(id, { onPhase });
       sequence.ids.push(id);
       sequence.logits.push(interpreter.logits.slice());
@@ -150,6 +153,7 @@ async function speculate(
     const interpreter = new Interpreter(plan, weights);
     const speculation = new Speculation(interpreter, threshold);
     for (const [i, id] of ids.entries()) {
+      await breathe();
       await interpreter.step(id, { onPhase: speculation.onPhase });
       sum.same += Number(argmax(interpreter.logits) === argmax(logits[i]!));
       sum.kl += klDivergence(logits[i]!, interpreter.logits);

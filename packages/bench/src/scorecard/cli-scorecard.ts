@@ -1,6 +1,5 @@
 /** `cflow-bench scorecard`. */
 import { existsSync } from 'node:fs';
-import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { extname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -8,9 +7,11 @@ import { convert } from '@cflow/convert';
 import { CflowError } from '@cflow/format';
 import { threadBudget } from '@cflow/runtime-native';
 import { warnIfBusy } from '../harness/busy.js';
-import { type Builder, print } from '../harness/cli-common.js';
+import { type Builder, print, SHARED } from '../harness/cli-common.js';
+import { makeFolder } from '../harness/files.js';
 import { type Progress, progress } from '../harness/progress.js';
 import type { MeasureContext } from '../harness/quick.js';
+import { interruption, temporaryFolder } from '../harness/resources.js';
 import { writeResult } from '../harness/result.js';
 import { resultOf, save } from '../harness/save.js';
 import { committedResults, score, scoreMeasured, scoreTable } from './scorecard.js';
@@ -35,7 +36,8 @@ export function scorecardOptions(y: Builder) {
       type: 'string',
       describe: 'folder of result files for what is not measured [default: the committed ones]',
     })
-    .option('output', { type: 'string', describe: 'folder for a result file of each source' });
+    .option('output', { type: 'string', describe: 'folder for a result file of each source' })
+    .option('save', SHARED.save);
 }
 
 type ScorecardArgs = Awaited<ReturnType<ReturnType<typeof scorecardOptions>['parse']>>;
@@ -43,17 +45,15 @@ type ScorecardArgs = Awaited<ReturnType<ReturnType<typeof scorecardOptions>['par
 export async function runScorecard(args: ScorecardArgs & { json?: unknown }): Promise<void> {
   await warnIfBusy();
   const line = progress(args.json === true);
-  const directory = await mkdtemp(join(tmpdir(), 'cflow-scorecard-'));
-  try {
-    const context = await contextOf(args, directory);
-    const evidence = await gather(args, context, line);
-    const scored = score(evidence);
-    await save('scorecard', args, () => scoreMeasured(scored, evidence));
-    await print(args, scoreTable(scored), () => scoreText(scored, process.stdout.columns));
-  } finally {
-    line.stop();
-    await rm(directory, { recursive: true });
-  }
+  // Before minutes are spent.
+  const committed = await committedResults(args.results ?? RESULTS);
+  if (args.output !== undefined) await makeFolder(args.output);
+  const evidence = await temporaryFolder(tmpdir(), 'scorecard', async (directory) =>
+    gather(args, await contextOf(args, directory), committed, line),
+  ).finally(line.stop);
+  const scored = score(evidence);
+  await save('scorecard', args, () => scoreMeasured(scored, evidence));
+  await print(args, scoreTable(scored), () => scoreText(scored, process.stdout.columns));
 }
 
 /** @throws CflowError NOT_READABLE for a model that is not there, USAGE if none is named where none is bundled */
@@ -74,13 +74,17 @@ async function contextOf({ model, quick }: ScorecardArgs, directory: string): Pr
   const common = { directory, threads, quick };
   if (['.cflow', '.vflow'].includes(extname(source))) return { model: source, ...common };
   const converted = join(directory, 'model.cflow');
-  await convert({ source, output: converted });
+  await convert({ source, output: converted, signal: interruption });
   return { model: converted, checkpoint: source, ...common };
 }
 
-async function gather(args: ScorecardArgs, context: MeasureContext, line: Progress): Promise<EvidenceOf> {
+async function gather(
+  args: ScorecardArgs,
+  context: MeasureContext,
+  committed: Awaited<ReturnType<typeof committedResults>>,
+  line: Progress,
+): Promise<EvidenceOf> {
   const wanted: readonly SourceName[] = args.only ?? SOURCE_NAMES;
-  const committed = await committedResults(args.results ?? RESULTS);
   const evidence: Partial<Record<SourceName, Evidence>> = {};
   for (const [index, name] of SOURCE_NAMES.entries()) {
     line.step(`${index + 1} of ${SOURCE_NAMES.length}: ${name}`);
@@ -98,6 +102,5 @@ async function keep(
   args: ScorecardArgs,
   measured: NonNullable<Evidence['measured']>,
 ): Promise<void> {
-  await mkdir(folder, { recursive: true });
   await writeResult(join(folder, `${name}.json`), await resultOf(name, { quick: args.quick }, measured));
 }

@@ -1,6 +1,8 @@
 /** The table of everything that is claimed, with what this machine says to it. */
 import { readdir } from 'node:fs/promises';
-import { join } from 'node:path';
+import { basename, extname, join } from 'node:path';
+import { CflowError } from '@cflow/format';
+import { errno } from '@cflow/format/node';
 import { type BenchResult, type Measured, readResult, type Table } from '../harness/result.js';
 import { Figures, Missing } from './figures.js';
 import type { ScoreRow, Verdict } from './judging.js';
@@ -36,12 +38,26 @@ function originOf({ needs }: ScoreRow, evidence: EvidenceOf): string {
   return result ? `committed ${result.date.slice(0, 10)}, ${result.machine.cpu}` : '-';
 }
 
-/** Result files of a folder by source; the file of a source is called as it is. */
-export async function committedResults(directory: string): Promise<Partial<Record<SourceName, BenchResult>>> {
-  const files = new Set(await readdir(directory).catch(() => []));
-  const found = SOURCE_NAMES.filter((name) => files.has(`${name}.json`));
-  const results = found.map(async (name) => [name, await readResult(join(directory, `${name}.json`))]);
-  return Object.fromEntries(await Promise.all(results));
+/**
+ * Result files of a folder by source; the file of a source is called as it is.
+ * @throws CflowError NOT_READABLE without the folder, and as readResult for any .json in it that is no result
+ */
+export async function committedResults(
+  directory: string,
+): Promise<Partial<Record<SourceName, BenchResult | undefined>>> {
+  const files = await readdir(directory).catch((cause: unknown) => {
+    throw new CflowError('NOT_READABLE', `cannot open: ${errno(cause)}`, {
+      file: directory,
+      remedy: 'name a folder of result files',
+      cause,
+    });
+  });
+  const results = files.filter((file) => extname(file) === '.json');
+  const found = results.map(
+    async (file) => [basename(file, '.json'), await readResult(join(directory, file))] as const,
+  );
+  const byName = new Map(await Promise.all(found));
+  return Object.fromEntries(SOURCE_NAMES.map((name) => [name, byName.get(name)]));
 }
 
 const COLUMNS = ['claim', 'where', 'theirs', 'status', 'ours', 'decided by', 'from', 'why'];

@@ -17,6 +17,7 @@ function options(y: Builder) {
   return y
     .positional('model', SHARED.model)
     .option('directory', SHARED.directory)
+    .option('save', SHARED.save)
     .option('io-block', SHARED['io-block'])
     .option('io-depth', SHARED['io-depth'])
     .option('runs', { ...SHARED.runs, default: 5 })

@@ -1,10 +1,10 @@
 /** Claims 6 and 8: what a prefetch instruction and the order of a file give to reading it from the disk. */
-import { mkdtemp, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { convert } from '@cflow/convert';
 import { CflowError, type Container, openModel } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
 import { type Addon, type RegionsRead, requireAddon } from '@cflow/runtime-native';
+import { interruption, temporaryFolder, throwIfInterrupted } from '../harness/resources.js';
 import { type Measured, metric, type Table } from '../harness/result.js';
 import { spread } from '../harness/statistics.js';
 import { ORDERS, type Order, regionsInOrder } from './regions.js';
@@ -72,8 +72,11 @@ interface Opened {
 
 /** @throws CflowError UNSUPPORTED without the addon, VERIFY_FAILED if passes read different bytes, as convert and readers do */
 export async function benchStorage(options: StorageOptions): Promise<StorageReport> {
+  return temporaryFolder(options.directory, 'storage', (folder) => measureIn(folder, options));
+}
+
+async function measureIn(folder: string, options: StorageOptions): Promise<StorageReport> {
   const addon = requireAddon();
-  const folder = await mkdtemp(join(options.directory, 'cflow-storage-'));
   const opened: Opened[] = [];
   try {
     opened.push(await open(options.model));
@@ -83,14 +86,13 @@ export async function benchStorage(options: StorageOptions): Promise<StorageRepo
     return { fileBytes: opened[0]!.size, block: options.block, depth: options.depth, passes, sweep };
   } finally {
     for (const file of opened) await file.close();
-    await rm(folder, { recursive: true, force: true });
   }
 }
 
 async function otherContainer(source: string, is: Container, folder: string): Promise<string> {
   const container = is === 'cflow' ? 'vflow' : 'cflow';
   const output = join(folder, `model.${container}`);
-  await convert({ source, output, container });
+  await convert({ source, output, container, signal: interruption });
   return output;
 }
 
@@ -128,6 +130,7 @@ async function readAll(addon: Addon, files: readonly Opened[], options: StorageO
   const reads = passes.map((): RegionsRead[] => []);
   for (let run = 0; run < runs; run++) {
     for (const [i, { fd, regions, container, order, mode, prefetch }] of passes.entries()) {
+      throwIfInterrupted();
       options.onStep?.(`run ${run + 1} of ${runs}: ${mode}, ${order} order, .${container}`);
       reads[i]!.push(
         await addon.readRegions(fd, regions, { block, depth, backend: 'auto', mode: MODES[mode], prefetch }),
@@ -172,6 +175,7 @@ async function sweepBlocks(addon: Addon, { fd, size }: Opened, options: StorageO
   for (const mode of Object.keys(MODES) as ModeName[]) {
     for (const depth of SWEEP_DEPTHS) {
       for (const block of options.blocks.filter((bytes) => bytes <= size)) {
+        throwIfInterrupted();
         options.onStep?.(`blocks of ${block / 1024} KiB, ${mode}, ${depth} at once`);
         const { milliseconds } = options;
         const asked = { block, depth, milliseconds, backend: 'auto', mode: MODES[mode] } as const;

@@ -1,7 +1,8 @@
 /** `cflow-bench synth`. */
 import { CflowError, DTYPE_NAMES, type Dtype } from '@cflow/format';
 import { parseBytes } from '@cflow/runtime-native';
-import { type Builder, count, mega, print, SHARED } from '../harness/cli-common.js';
+import { type Builder, count, mega, print, SHARED, seedOf } from '../harness/cli-common.js';
+import { interruption } from '../harness/resources.js';
 import { GEOMETRIES } from './geometry.js';
 import { type SynthResult, synthesize } from './synth.js';
 import { MODEL_FORMATS, type ModelFormat, type SynthModelResult, synthesizeModel } from './synth-model.js';
@@ -56,16 +57,12 @@ function checkpoint(args: SynthArgs): Promise<SynthResult> {
     ...bytesOf(args),
     shards: count('shards', args.shards ?? 1, 99_999),
     dtype: dtypeOf(args, STORAGE_NAMES, 'bf16'),
-    seed: args.seed,
+    seed: seedOf(args.seed),
   });
 }
 
 async function model(args: SynthArgs, format: ModelFormat): Promise<SynthModelResult> {
   refuse('shards', args.shards !== undefined, 'a model is one file');
-  const abort = new AbortController();
-  const onSignal = () => abort.abort();
-  process.on('SIGINT', onSignal);
-  process.on('SIGTERM', onSignal);
   const progress = progressLine(args.json === true);
   try {
     return await synthesizeModel({
@@ -75,15 +72,13 @@ async function model(args: SynthArgs, format: ModelFormat): Promise<SynthModelRe
       ...bytesOf(args),
       ...(args.layers === undefined ? {} : { layers: count('layers', args.layers, 65_535) }),
       dtype: dtypeOf(args, DTYPE_NAMES, 'q4_0'),
-      seed: args.seed,
+      seed: seedOf(args.seed),
       overwrite: args.overwrite,
-      signal: abort.signal,
+      signal: interruption,
       onProgress: progress.update,
     });
   } finally {
     progress.stop();
-    process.off('SIGINT', onSignal);
-    process.off('SIGTERM', onSignal);
   }
 }
 

@@ -1,8 +1,10 @@
 /** Writes synthetic checkpoints in the layout of Hugging Face, in bounded memory. */
 import { randomBytes } from 'node:crypto';
+import { rmSync } from 'node:fs';
 import { type FileHandle, mkdir, open, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import { CflowError, parameterCount } from '@cflow/format';
+import { hold, throwIfInterrupted } from '../harness/resources.js';
 import { type Geometry, geometryOf, type StoredTensor } from './geometry.js';
 import { STORAGES, type StorageName, WeightStream } from './weights.js';
 
@@ -41,6 +43,7 @@ export async function synthesize(options: SynthOptions): Promise<SynthResult> {
     dirname(directory),
     `.${basename(directory)}.${randomBytes(6).toString('hex')}.partial`,
   );
+  const release = hold(() => rmSync(temporary, { recursive: true, force: true }));
   try {
     await mkdir(temporary);
     const bytes = await writeCheckpoint(temporary, geometry, options);
@@ -58,6 +61,8 @@ export async function synthesize(options: SynthOptions): Promise<SynthResult> {
     if (cause instanceof CflowError) throw cause;
     const code = (cause as NodeJS.ErrnoException).code ?? String(cause);
     throw new CflowError('WRITE_FAILED', `cannot write: ${code}`, { file: directory, cause });
+  } finally {
+    release();
   }
 }
 
@@ -129,7 +134,10 @@ async function writeShard(
   try {
     await writeAll(handle, safetensorsHead(tensors, dtype));
     for (const { name, count } of tensors) {
-      for (const piece of weights.tensor(name, count)) await writeAll(handle, piece);
+      for (const piece of weights.tensor(name, count)) {
+        throwIfInterrupted();
+        await writeAll(handle, piece);
+      }
     }
   } finally {
     await handle.close();

@@ -1,0 +1,139 @@
+/**
+ * What must not outlive a command: temporary folders, processes, memory groups. Whoever takes one gives it back; where
+ * a signal comes between, it is given back here.
+ */
+import { type ChildProcess, type SpawnOptions, spawn } from 'node:child_process';
+import { rmSync } from 'node:fs';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { CflowError, ERRORS } from '@cflow/format';
+import { errno } from '@cflow/format/node';
+
+const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
+/** For work to end by itself once it is interrupted. */
+const GRACE_MS = 3000;
+/** Of a process that answers jobs, whose own processes stay in its group and so end with it. */
+const GROUPS = process.platform !== 'win32';
+
+const abort = new AbortController();
+/** Aborts at the first signal. */
+export const interruption: AbortSignal = abort.signal;
+
+const held = new Set<() => void>();
+let leads = true;
+
+/** @param release must be quick and synchronous. @returns what ends the holding, without releasing */
+export function hold(release: () => void): () => void {
+  held.add(release);
+  return () => void held.delete(release);
+}
+
+function releaseAll(): void {
+  for (const release of [...held].reverse()) {
+    try {
+      release();
+    } catch {
+      // The others are to go all the same.
+    }
+  }
+  held.clear();
+}
+
+/** @throws CflowError INTERRUPTED after a signal */
+export function throwIfInterrupted(): void {
+  if (interruption.aborted) throw new CflowError('INTERRUPTED', 'interrupted');
+}
+
+/** For loops that compute and never wait: signals arrive here. @throws CflowError INTERRUPTED */
+export async function breathe(): Promise<void> {
+  await new Promise(setImmediate);
+  throwIfInterrupted();
+}
+
+/**
+ * Work that ends at SIGINT, SIGTERM or SIGHUP: processes at once, the rest by itself or not at all. A second signal
+ * ends this process at once.
+ * @throws CflowError INTERRUPTED after a signal, at the latest after three seconds; else as the work does
+ */
+export async function interruptible<T>(work: () => Promise<T>): Promise<T> {
+  let giveUp: NodeJS.Timeout | undefined;
+  let onSignal: () => void = () => undefined;
+  const overdue = new Promise<void>((resolve) => {
+    onSignal = () => {
+      if (interruption.aborted) process.exit(ERRORS.INTERRUPTED.exit);
+      abort.abort();
+      giveUp = setTimeout(resolve, GRACE_MS);
+    };
+  });
+  for (const signal of SIGNALS) process.on(signal, onSignal);
+  process.on('exit', releaseAll);
+  try {
+    const result = await Promise.race([work(), overdue]);
+    throwIfInterrupted();
+    return result as T;
+  } catch (error) {
+    throwIfInterrupted();
+    throw error;
+  } finally {
+    clearTimeout(giveUp);
+    releaseAll();
+    for (const signal of SIGNALS) process.off(signal, onSignal);
+    process.off('exit', releaseAll);
+  }
+}
+
+/**
+ * A folder of its own in `parent`, for as long as the work takes.
+ * @throws CflowError WRITE_FAILED where none can be made
+ */
+export async function temporaryFolder<T>(
+  parent: string,
+  name: string,
+  work: (folder: string) => Promise<T>,
+): Promise<T> {
+  throwIfInterrupted();
+  const folder = await mkdtemp(join(parent, `cflow-${name}-`)).catch((cause: unknown) => {
+    throw new CflowError('WRITE_FAILED', `no temporary folder can be made: ${errno(cause)}`, {
+      file: parent,
+      remedy: 'name a folder that can be written',
+      cause,
+    });
+  });
+  const release = hold(() => rmSync(folder, { recursive: true, force: true }));
+  try {
+    return await work(folder);
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+    release();
+  }
+}
+
+/** A process that ends with this one, with whatever it starts. @throws CflowError INTERRUPTED after a signal */
+export function spawnHeld(command: string, args: readonly string[], options: SpawnOptions): ChildProcess {
+  throwIfInterrupted();
+  const child = spawn(command, args, { ...options, detached: leads && GROUPS });
+  const kill = () => endGroup(child);
+  const release = hold(kill);
+  interruption.addEventListener('abort', kill);
+  child.once('close', () => {
+    release();
+    interruption.removeEventListener('abort', kill);
+  });
+  return child;
+}
+
+function endGroup(child: ChildProcess): void {
+  if (child.pid === undefined) return;
+  if (!leads || !GROUPS) child.kill('SIGKILL');
+  else
+    try {
+      process.kill(-child.pid, 'SIGKILL');
+    } catch {
+      // It has ended.
+    }
+}
+
+/** Of a process that `spawnHeld` has started: what it starts stays in its group. */
+export function follow(): void {
+  leads = false;
+}
