@@ -173,7 +173,7 @@ describe('a small model', () => {
     expect(metrics.map(({ name }) => name)).toContain('35 %, 2 threads, overlap: found in memory');
     const scored = score({ overlap: { measured: { metrics } } });
     const { ours } = scored.find(({ row }) => row.needs[0] === 'overlap')!;
-    expect(ours).toMatch(/^[\d.,]+ × over stalling; the model is off by [\d.,]+ %$/);
+    expect(ours).toMatch(/^[\d.,]+ × over stalling$/);
   });
 
   it('refuses a model without experts', async () => {

@@ -1,9 +1,10 @@
 /** `cflow-bench cache`. */
 import { CflowError } from '@cflow/format';
+import { readTextFile } from '@cflow/format/node';
 import { readTrace, traceHeader, traceTokens, writeTrace } from '@cflow/runtime-native';
 import type { ArgumentsCamelCase, Argv, CommandModule } from 'yargs';
 import { type Builder, count, print, SHARED } from '../harness/cli-common.js';
-import { checkOutput, readText, requireFile } from '../harness/files.js';
+import { checkOutput, requireFile } from '../harness/files.js';
 import type { MeasureContext } from '../harness/quick.js';
 import type { Measured } from '../harness/result.js';
 import { save } from '../harness/save.js';
@@ -78,7 +79,7 @@ async function recordAndReplay(
   shares: readonly number[],
   policies: readonly Policy[],
 ): Promise<Measured> {
-  const texts = args.texts === undefined ? undefined : await readText(args.texts);
+  const texts = args.texts === undefined ? undefined : await readTextFile(args.texts);
   const tokens = count('tokens', args.tokens, 10_000_000);
   const { config, routings } = await record(model, texts, tokens);
   const header = traceHeader(config);

@@ -1,6 +1,7 @@
 /** Recorded routings against policies and sizes of the cache of experts. */
 import { CflowError } from '@cflow/format';
 import { type Addon, type CacheReplay, HALF_LIFE, requireAddon, type Trace } from '@cflow/runtime-native';
+import { answered } from '../harness/native.js';
 import { breathe } from '../harness/resources.js';
 import { optimumHits } from './belady.js';
 
@@ -97,5 +98,5 @@ async function hits(
   slots: number,
 ): Promise<number> {
   if (halfLife === undefined) return optimumHits(keys.keys, keys.calls, slots);
-  return (await addon.simulateCache({ ...keys, slots, halfLife, repeat })).hits;
+  return (await answered(addon.simulateCache({ ...keys, slots, halfLife, repeat }))).hits;
 }

@@ -2,12 +2,12 @@
  * Measures decode and prefill, of our engine and of llama.cpp on the same weights, each run in a fresh process and in
  * turns, with the read bandwidth of the machine measured beside every round.
  */
-import { access } from 'node:fs/promises';
 import { CflowError, criticalPath, openModel } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
 import type { OpenModelOptions } from '@cflow/runtime-native';
 import { readBandwidth } from '../harness/bandwidth.js';
 import { runChild } from '../harness/child.js';
+import { requireFile } from '../harness/files.js';
 import { type Spread, spread, spreadOf } from '../harness/statistics.js';
 import type { DecodeJob, DecodeRun, Lengths } from './decode-job.js';
 import { loadPeer } from './run-llama.js';
@@ -149,9 +149,7 @@ async function subjectsOf(options: DecodeBenchOptions): Promise<Subject[]> {
     return subject(name, all.threads ?? threads, { kind: 'cflow', file, lengths, options: all });
   });
   if (gguf === undefined) return ours;
-  await access(gguf).catch((cause: NodeJS.ErrnoException) => {
-    throw new CflowError('NOT_READABLE', `cannot open: ${cause.code}`, { file: gguf, cause });
-  });
+  await requireFile(gguf);
   // Here too, so that a missing peer is found before anything is measured.
   await loadPeer();
   return [...ours, subject('llama.cpp', threads, { kind: 'llama.cpp', file: gguf, lengths, threads })];

@@ -108,7 +108,14 @@ export async function withLlama<T>(
   });
   try {
     const start = performance.now();
-    const model = await llama.loadModel({ modelPath: file });
+    const model = await llama.loadModel({ modelPath: file }).catch((cause: unknown) => {
+      const why = cause instanceof Error ? cause.message : String(cause);
+      throw new CflowError('FORMAT_INVALID', `llama.cpp does not read it: ${why}`, {
+        file,
+        remedy: 'name a whole GGUF of a model that it knows',
+        cause,
+      });
+    });
     const context = await model.createContext({
       sequences: 1,
       contextSize,

@@ -1,28 +1,8 @@
 /** Files as commands are given them, and folders as they are told to make. */
 import { mkdir, readdir, stat } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
-import { checkTarget } from '@cflow/convert';
 import { CflowError } from '@cflow/format';
-import { errno, openFileSource } from '@cflow/format/node';
-
-/** Larger than any result or text that is measured with, and what a string holds. */
-const MOST_BYTES = 2 ** 28;
-
-/** @throws CflowError NOT_READABLE (also for what is no regular file: a pipe may never end), LIMIT_EXCEEDED */
-export async function readText(file: string): Promise<string> {
-  const source = await openFileSource(file);
-  try {
-    const { size } = source;
-    if (size <= MOST_BYTES) return new TextDecoder().decode(await source.read(0, size));
-    throw new CflowError('LIMIT_EXCEEDED', `has ${size} bytes, at most ${MOST_BYTES}`, {
-      file,
-      value: size,
-      limit: MOST_BYTES,
-    });
-  } finally {
-    await source.close();
-  }
-}
+import { checkTarget, errno, openFileSource } from '@cflow/format/node';
 
 /** @throws CflowError NOT_READABLE unless it is a regular file */
 export async function requireFile(file: string): Promise<void> {

@@ -1,8 +1,8 @@
 /** The one form of a result: what every command measures, what `compare`, `report`, `scorecard` and the docs read. */
 import { AtomicFile, checkTarget } from '@cflow/convert';
 import { CflowError, printable } from '@cflow/format';
+import { readTextFile } from '@cflow/format/node';
 import { z } from 'zod';
-import { readText } from './files.js';
 import { machineSchema } from './machine-schema.js';
 import { spread } from './statistics.js';
 
@@ -71,7 +71,7 @@ export function metric(
  * @throws CflowError NOT_READABLE, LIMIT_EXCEEDED, FORMAT_INVALID with the first field that is wrong
  */
 export async function readResult(file: string): Promise<BenchResult> {
-  const parsed = resultSchema.safeParse(parseJson(await readText(file), file));
+  const parsed = resultSchema.safeParse(parseJson(await readTextFile(file), file));
   if (parsed.success) return parsed.data;
   const [issue] = parsed.error.issues;
   throw new CflowError('FORMAT_INVALID', issue?.message ?? 'is no result', {

@@ -1,6 +1,7 @@
 /** Claim 2: does the order of the weights on disk save misses of the first data cache? */
 import { CflowError, DTYPES } from '@cflow/format';
 import { type Addon, type MatvecTiming, requireAddon } from '@cflow/runtime-native';
+import { answered } from '../harness/native.js';
 import { throwIfInterrupted } from '../harness/resources.js';
 import { type Measured, metric, type Table } from '../harness/result.js';
 import { median } from '../harness/statistics.js';
@@ -92,15 +93,17 @@ async function simulateAll(addon: Addon, workload: Workload, isa: string, option
 async function time(addon: Addon, workload: Workload, arm: Arm, isa: string, options: L1dOptions) {
   throwIfInterrupted();
   const rows = Math.min(workload.rows, options.timedRows);
-  const timing = await addon.timeMatvec({
-    dtype: DTYPES[DTYPE].id,
-    arithmetic: arm.arithmetic,
-    rows,
-    cols: workload.cols,
-    stripeRows: arm.stripeRows,
-    isa,
-    runs: options.runs,
-  });
+  const timing = await answered(
+    addon.timeMatvec({
+      dtype: DTYPES[DTYPE].id,
+      arithmetic: arm.arithmetic,
+      rows,
+      cols: workload.cols,
+      stripeRows: arm.stripeRows,
+      isa,
+      runs: options.runs,
+    }),
+  );
   if (!timing.same)
     throw new CflowError('INTERNAL', `${workload.name}, ${arm.name}: the layouts give different numbers`);
   const bytes =

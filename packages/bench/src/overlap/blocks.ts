@@ -1,6 +1,8 @@
 /** Which size of reads, and how many at once: the sweep behind the engine's defaults. */
 import { openFileSource } from '@cflow/format/node';
 import { type IoChoice, requireAddon } from '@cflow/runtime-native';
+import { answered } from '../harness/native.js';
+import { throwIfInterrupted } from '../harness/resources.js';
 import { type Measured, metric, type Table } from '../harness/result.js';
 import { median } from '../harness/statistics.js';
 
@@ -39,14 +41,13 @@ export async function sweepBlocks(options: BlocksOptions): Promise<BlockRow[]> {
     );
     for (let run = 0; run < options.runs; run++) {
       for (const { block, depth, speeds } of rows) {
+        throwIfInterrupted();
         options.onStep?.(`run ${run + 1} of ${options.runs}: ${kib(block)}, ${depth} at once`);
         const { milliseconds, io } = options;
-        const { bytes, seconds } = await addon.diskBandwidth(source.fd!, source.size, {
-          ...io,
-          block,
-          depth,
-          milliseconds,
-        });
+        const { bytes, seconds } = await answered(
+          addon.diskBandwidth(source.fd!, source.size, { ...io, block, depth, milliseconds }),
+          options.file,
+        );
         speeds.push(bytes / seconds / 1e9);
       }
     }

@@ -7,6 +7,7 @@ import { openFileSource } from '@cflow/format/node';
 import { type Addon, type IoChoice, requireAddon } from '@cflow/runtime-native';
 import { runChild } from '../harness/child.js';
 import { type GroupUse, MemoryGroup } from '../harness/memory-group.js';
+import { answered } from '../harness/native.js';
 import { type Cell, openOptions } from './cells.js';
 import type { OverlapJob, OverlapLengths, OverlapRun } from './overlap-job.js';
 
@@ -153,7 +154,7 @@ class OverlapBench {
   async #diskLimit(): Promise<number> {
     const { addon, fd, size } = this.#disk;
     const asked = { ...this.#options.io, milliseconds: DISK_MILLISECONDS };
-    const { bytes, seconds } = await addon.diskBandwidth(fd, size, asked);
+    const { bytes, seconds } = await answered(addon.diskBandwidth(fd, size, asked), this.#options.file);
     return bytes / seconds / 1e9;
   }
 }

@@ -7,13 +7,13 @@ import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
 import { convert } from '@cflow/convert';
 import { openModel } from '@cflow/format';
-import { openFileSource } from '@cflow/format/node';
+import { openFileSource, readTextFile } from '@cflow/format/node';
 import { TextTokenizer } from '@cflow/runtime-native';
 import { benchDecode, type DecodeReport, ROOM } from '../decode/decode-bench.js';
 import { type Lengths, promptIds } from '../decode/decode-job.js';
 import { FIGURES } from '../decode/decode-metrics.js';
 import { loadPeer } from '../decode/run-llama.js';
-import { makeFolder, readText } from '../harness/files.js';
+import { makeFolder } from '../harness/files.js';
 import { interruption, temporaryFolder } from '../harness/resources.js';
 import { textIds } from '../harness/tokens.js';
 import { GEOMETRIES } from '../synth/geometry.js';
@@ -132,7 +132,7 @@ export async function checkedIds(
     if (texts === undefined || !metadata.tokenizer)
       return [promptIds(Math.min(checked, contextLength), vocabSize)];
     const tokenizer = new TextTokenizer(metadata.tokenizer);
-    return textIds(await readText(texts), { tokenizer, contextLength }, checked);
+    return textIds(await readTextFile(texts), { tokenizer, contextLength }, checked);
   } finally {
     await source.close();
   }

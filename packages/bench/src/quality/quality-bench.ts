@@ -4,8 +4,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { convert } from '@cflow/convert';
 import type { Dtype } from '@cflow/format';
+import { readTextFile } from '@cflow/format/node';
 import { Model, type NativeEngineOptions, perplexity, splitStories } from '@cflow/runtime-native';
-import { readText } from '../harness/files.js';
 import { interruption, temporaryFolder } from '../harness/resources.js';
 import { type Divergence, divergence } from './divergence.js';
 
@@ -51,7 +51,7 @@ const WEIGHTS: Readonly<Record<string, { readonly dtype: Dtype; readonly scaleSe
 
 /** @throws CflowError as conversion, opening and `perplexity` do */
 export async function benchQuality(options: QualityOptions): Promise<QualityReport> {
-  const texts = await readText(options.texts);
+  const texts = await readTextFile(options.texts);
   return temporaryFolder(tmpdir(), 'quality', (directory) => scoreAll(options, texts, directory));
 }
 

@@ -50,7 +50,7 @@ export async function runReport(
   await print(args, { written }, () => written.join('\n'));
 }
 
-/** A chart of fifty bars takes a tenth of a second, and nobody reads a hundred of them. */
+/** A hundred charts, more than anybody reads; pictures of them take ten seconds. */
 const MOST_METRICS = 5000;
 
 function requireFew(results: readonly NamedResult[]): void {

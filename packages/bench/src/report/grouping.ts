@@ -118,8 +118,12 @@ function groupBy<T>(all: readonly T[], keyOf: (one: T) => string): T[][] {
   return [...groups.values()];
 }
 
+/** Of 255 bytes that file systems have, with an ending and what tells doubles apart. */
+const MOST_NAME = 200;
+
 /** Units as words, and nothing else that a file name had better not have. */
 function fileName(key: string): string {
   const words = key.replace('×', 'times').replace('%', 'percent');
-  return words.replace(/[^A-Za-z0-9]+/g, '-').replace(/^-|-$/g, '');
+  const name = words.replace(/[^A-Za-z0-9]+/g, '-').replace(/^-|-$/g, '');
+  return name.slice(0, MOST_NAME);
 }

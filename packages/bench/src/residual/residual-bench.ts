@@ -3,10 +3,9 @@ import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { convert } from '@cflow/convert';
 import { buildPlan, type ExecutionPlan, type ModelFile, openModel } from '@cflow/format';
-import { openFileSource } from '@cflow/format/node';
+import { openFileSource, readTextFile } from '@cflow/format/node';
 import { FileWeightStore, Interpreter, TextTokenizer } from '@cflow/runtime-native';
 import { klDivergence } from '../harness/distribution.js';
-import { readText } from '../harness/files.js';
 import { breathe, interruption, temporaryFolder } from '../harness/resources.js';
 import { argmax } from '../harness/statistics.js';
 import { sampler, textIds } from '../harness/tokens.js';
@@ -91,7 +90,7 @@ async function asFile(model: string, folder: string): Promise<string> {
 
 async function idsOf({ config, metadata }: ModelFile, file: string, tokens: number): Promise<number[][]> {
   const tokenizer = metadata.tokenizer && new TextTokenizer(metadata.tokenizer);
-  return textIds(await readText(file), { tokenizer, contextLength: config.contextLength }, tokens);
+  return textIds(await readTextFile(file), { tokenizer, contextLength: config.contextLength }, tokens);
 }
 
 /** A sequence of tokens, and what the exact model says behind each. */

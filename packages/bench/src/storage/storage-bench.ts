@@ -4,6 +4,7 @@ import { convert } from '@cflow/convert';
 import { CflowError, type Container, openModel } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
 import { type Addon, type RegionsRead, requireAddon } from '@cflow/runtime-native';
+import { answered } from '../harness/native.js';
 import { interruption, temporaryFolder, throwIfInterrupted } from '../harness/resources.js';
 import { type Measured, metric, type Table } from '../harness/result.js';
 import { spread } from '../harness/statistics.js';
@@ -133,7 +134,10 @@ async function readAll(addon: Addon, files: readonly Opened[], options: StorageO
       throwIfInterrupted();
       options.onStep?.(`run ${run + 1} of ${runs}: ${mode}, ${order} order, .${container}`);
       reads[i]!.push(
-        await addon.readRegions(fd, regions, { block, depth, backend: 'auto', mode: MODES[mode], prefetch }),
+        await answered(
+          addon.readRegions(fd, regions, { block, depth, backend: 'auto', mode: MODES[mode], prefetch }),
+          options.model,
+        ),
       );
     }
   }
@@ -179,7 +183,7 @@ async function sweepBlocks(addon: Addon, { fd, size }: Opened, options: StorageO
         options.onStep?.(`blocks of ${block / 1024} KiB, ${mode}, ${depth} at once`);
         const { milliseconds } = options;
         const asked = { block, depth, milliseconds, backend: 'auto', mode: MODES[mode] } as const;
-        const { bytes, seconds } = await addon.diskBandwidth(fd, size, asked);
+        const { bytes, seconds } = await answered(addon.diskBandwidth(fd, size, asked), options.model);
         rows.push({ mode, depth, block, speed: bytes / seconds / 1e9 });
       }
     }

@@ -1,4 +1,4 @@
-import { CflowError, type Metadata } from '@cflow/format';
+import { CflowError, MAX_VOCAB, type Metadata } from '@cflow/format';
 import { z } from 'zod';
 import { isJsonObject, type JsonObject, type JsonValue, parseJsonObject } from '../json.js';
 import { byteLevelTokenizer } from './byte-bpe.js';
@@ -20,7 +20,7 @@ const namedTemplates = z.array(z.object({ name: z.string(), template: z.string()
 /**
  * What goes into the metadata: the texts as they were, the chat template from its own file or from
  * tokenizer_config.json, and the size of the vocabulary. Undefined without a tokenizer.json or what makes one.
- * @throws CflowError CONFIG_INVALID for broken JSON (line and column) or a tokenizer without a vocabulary
+ * @throws CflowError CONFIG_INVALID for broken JSON (line and column), a tokenizer without a vocabulary, or ids beyond any
  */
 export function readTokenizer(files: TokenizerFiles, at: (name: string) => string): Tokenizer | undefined {
   const settings =
@@ -34,6 +34,15 @@ export function readTokenizer(files: TokenizerFiles, at: (name: string) => strin
     throw new CflowError('CONFIG_INVALID', 'no vocabulary', {
       file: at('tokenizer.json'),
       field: 'model.vocab',
+    });
+  }
+  if (!Number.isInteger(vocabSize) || vocabSize > MAX_VOCAB) {
+    throw new CflowError('CONFIG_INVALID', `a token has the id ${vocabSize - 1}`, {
+      file: at('tokenizer.json'),
+      field: 'model.vocab',
+      value: vocabSize - 1,
+      limit: MAX_VOCAB - 1,
+      remedy: `ids are whole numbers below ${MAX_VOCAB}`,
     });
   }
   return {

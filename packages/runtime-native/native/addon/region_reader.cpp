@@ -101,13 +101,15 @@ class Prefetcher {
 RegionRead read_regions(int fd, const std::vector<FileRegion>& regions, const IoOptions& options, bool prefetch) {
   using Clock = std::chrono::steady_clock;
   // First: it refuses blocks of which there would be too many.
-  const auto queue = IoQueue::open(fd, options);
+  auto opened = IoQueue::open(fd, options);
   const std::vector<Piece> pieces = pieces_of(regions, options.block);
   // One more than are under way: the one in use.
   const unsigned slots = options.depth + 1;
   const Block memory(uint64_t{slots} * options.block, "buffers to read regions with");
   std::memset(memory.data(), 0, memory.size());
   const auto transfers = std::make_unique<Transfer[]>(slots);
+  // Declared behind them: ends first, and nothing is under way into the memory then.
+  const auto queue = std::move(opened);
   forget(fd, regions);
   RegionRead result;
   std::unique_ptr<Prefetcher> ahead;
