@@ -67,6 +67,8 @@ describe('a command line', { timeout: 20_000 }, () => {
     ['quality @checkpoint /dev/zero', 3, '/dev/zero'],
     ['residual @m.cflow --texts @fifo', 3, 'fifo'],
     ['cache --record @m.cflow --texts @fifo', 3, 'fifo'],
+    ['structure @m.cflow --save @nope/s.json', 11, 'nope'],
+    ['structure @m.cflow --save /dev/null', 10, '/dev/null'],
     ['synth @s.cflow --format cflow --save @s.json', 2, 'save'],
     ['compare @a.json @a.json --save @s.json', 2, 'save'],
     ['report @a.json --save @s.json', 2, 'save'],

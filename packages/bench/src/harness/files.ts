@@ -47,11 +47,15 @@ export async function inputsOf(args: Readonly<Record<string, unknown>>): Promise
 
 /**
  * Before anything is measured: whether `target` can be written.
- * @throws CflowError OUTPUT_EXISTS for a folder and for what the command reads
+ * @throws CflowError OUTPUT_EXISTS for what is no file and for what the command reads, WRITE_FAILED without its folder
  */
 export async function checkOutput(
   target: string | undefined,
   args: Readonly<Record<string, unknown>>,
 ): Promise<void> {
-  if (target !== undefined) await checkTarget(target, await inputsOf(args), true);
+  if (target === undefined) return;
+  await checkTarget(target, await inputsOf(args), true);
+  const folder = dirname(resolve(target));
+  if (!(await isFolder(folder)))
+    throw new CflowError('WRITE_FAILED', `there is no folder ${folder}`, { file: target, remedy: 'make it' });
 }
