@@ -1,4 +1,3 @@
-export { checkTarget } from '@cflow/format/node';
 export { AtomicFile } from './atomic-file.js';
 export {
   CONVERTER_VERSION,

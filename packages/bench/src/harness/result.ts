@@ -1,7 +1,7 @@
 /** The one form of a result: what every command measures, what `compare`, `report`, `scorecard` and the docs read. */
-import { AtomicFile, checkTarget } from '@cflow/convert';
+import { AtomicFile } from '@cflow/convert';
 import { CflowError, printable } from '@cflow/format';
-import { readTextFile } from '@cflow/format/node';
+import { checkTarget, readTextFile } from '@cflow/format/node';
 import { z } from 'zod';
 import { machineSchema } from './machine-schema.js';
 import { spread } from './statistics.js';

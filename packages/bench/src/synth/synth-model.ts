@@ -3,7 +3,6 @@ import { crc32 } from 'node:zlib';
 import {
   AtomicFile,
   CONVERTER_VERSION,
-  checkTarget,
   type GgufTensorPlan,
   ourRow,
   placeholderTokenizer,
@@ -22,6 +21,7 @@ import {
   type Stream,
   TILE_ROWS,
 } from '@cflow/format';
+import { checkTarget } from '@cflow/format/node';
 import { type ModelSize, modelOf } from './geometry.js';
 import { TileWeights } from './tile-weights.js';
 
