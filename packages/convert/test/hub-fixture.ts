@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { onTestFinished, vi } from 'vitest';
 import { llamaFiles } from './cli-fixture.js';
-import { FakeHub, type FakeRepo } from './hub-server.js';
+import { FakeHub, type FakeRepo, type Fault, type Seen } from './hub-server.js';
 
 export const COMMIT = 'c0ffee'.padEnd(40, '0');
 export const REPO = 'acme/tiny';
@@ -62,4 +62,10 @@ export async function tree(dir: string): Promise<string[]> {
     .filter((entry) => !entry.isDirectory())
     .map(({ name }) => name)
     .sort();
+}
+
+/** A fault for the first so many requests of a kind. */
+export function first(count: number, answer: Fault, host: Seen['host'] = 'content') {
+  let left = count;
+  return (seen: Seen) => (seen.host === host && left-- > 0 ? answer : undefined);
 }
