@@ -4,7 +4,7 @@ import cliProgress from 'cli-progress';
 import yargs from 'yargs';
 import { CONVERTER_VERSION, convert } from './convert.js';
 import { type DryRunReport, dryRun } from './dry-run.js';
-import { CONVERT_DEFAULTS, type ConvertRequest, type ConvertResult } from './options.js';
+import { CONVERT_DEFAULTS, type ConvertRequest, type ConvertResult, MOST_THREADS } from './options.js';
 import { retryNotice } from './retry-notice.js';
 import { threadBudget } from './threads.js';
 
@@ -94,8 +94,8 @@ async function run(argv: string[]): Promise<number> {
   });
   if (help) return print(help);
   const { source, output } = args as { source?: string; output?: string };
-  if (!Number.isInteger(args.threads) || args.threads < 1 || args.threads > 256) {
-    throw new CflowError('USAGE', `--threads is ${args.threads}, expected 1 to 256`);
+  if (!Number.isInteger(args.threads) || args.threads < 1 || args.threads > MOST_THREADS) {
+    throw new CflowError('USAGE', `--threads is ${args.threads}, expected 1 to ${MOST_THREADS}`);
   }
   // Absent stays absent: the library knows the defaults, and refuses what a source cannot honour.
   const common = {

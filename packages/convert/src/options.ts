@@ -73,7 +73,7 @@ export const CONVERT_DEFAULTS = {
 const CONTAINERS: Readonly<Record<string, Container>> = { '.cflow': 'cflow', '.vflow': 'vflow' };
 
 /** Quantizing threads. */
-const MOST_THREADS = 256;
+export const MOST_THREADS = 256;
 
 const CONVERT_CHECKS: Checks<ConvertOptions> = {
   source: text,

@@ -1,7 +1,5 @@
 #include "bandwidth.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -12,13 +10,13 @@
 #include <thread>
 #include <vector>
 
+#include "../engine/memory.h"
 #include "options.h"
 #include "work.h"
 
 namespace cflow {
 namespace {
 
-constexpr size_t kHugePage = size_t{1} << 21;
 constexpr int64_t kMaxBytes = int64_t{1} << 46;
 constexpr int64_t kMaxThreads = 1024;
 constexpr int64_t kMaxRuns = 1000;
@@ -27,34 +25,6 @@ constexpr int64_t kMaxRuns = 1000;
 typedef uint64_t Wide __attribute__((vector_size(64)));
 constexpr size_t kAccumulators = 8;
 constexpr size_t kStep = kAccumulators * sizeof(Wide);
-
-/// Anonymous memory on huge pages where the system grants them.
-class Pages {
- public:
-  explicit Pages(size_t bytes) : bytes_(bytes) {
-    void* at = mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED) return;
-    mapped_ = at;
-    const auto address = reinterpret_cast<uintptr_t>(at);
-    data_ = reinterpret_cast<uint8_t*>((address + kHugePage - 1) & ~(kHugePage - 1));
-#ifdef MADV_HUGEPAGE
-    madvise(data_, bytes, MADV_HUGEPAGE);
-#endif
-  }
-  ~Pages() {
-    if (mapped_ != nullptr) munmap(mapped_, bytes_ + kHugePage);
-  }
-  Pages(const Pages&) = delete;
-  Pages& operator=(const Pages&) = delete;
-
-  /// Null if memory was refused.
-  uint8_t* data() const { return data_; }
-
- private:
-  size_t bytes_;
-  void* mapped_ = nullptr;
-  uint8_t* data_ = nullptr;
-};
 
 /// XOR of all of `bytes`, a multiple of kStep: eight chains, so that loads and not their use are what takes time.
 uint64_t read_all(const uint8_t* from, size_t bytes) {
@@ -117,11 +87,10 @@ class Readers {
 
 /// GB/s of each run. @throws Error MEMORY, LIMIT_EXCEEDED
 std::vector<double> measure(size_t bytes, unsigned threads, unsigned runs) {
-  const Pages pages(bytes);
-  if (pages.data() == nullptr) throw Error("MEMORY", "cannot map " + std::to_string(bytes) + " bytes");
+  const Block block(bytes, "the measurement of memory");
   // Not zeros: a page that was never written is one shared page of zeros.
-  std::memset(pages.data(), 0x5a, bytes);
-  Readers readers(pages.data(), bytes, threads);
+  std::memset(block.data(), 0x5a, bytes);
+  Readers readers(block.data(), bytes, threads);
   std::vector<double> speeds;
   try {
     for (unsigned run = 0; run < runs; run++) {

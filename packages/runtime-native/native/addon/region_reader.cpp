@@ -11,27 +11,25 @@
 namespace cflow {
 namespace {
 
-constexpr uint64_t kAlign = 4096;
-
 struct Piece {
   uint64_t offset, bytes;
 };
 
-std::vector<Piece> pieces_of(const std::vector<FileRegion>& regions, uint64_t block) {
+std::vector<Piece> pieces_of(const std::vector<FetchRegion>& regions, uint64_t block) {
   std::vector<Piece> pieces;
-  for (const FileRegion& region : regions) {
-    for (uint64_t at = 0; at < region.bytes; at += block) {
-      pieces.push_back({region.offset + at, region.bytes - at < block ? region.bytes - at : block});
+  for (const FetchRegion& region : regions) {
+    for (uint64_t at = 0; at < region.length; at += block) {
+      pieces.push_back({region.offset + at, region.length - at < block ? region.length - at : block});
     }
   }
   return pieces;
 }
 
 /// What comes from the disk shall not come from memory.
-void forget(int fd, const std::vector<FileRegion>& regions) {
+void forget(int fd, const std::vector<FetchRegion>& regions) {
 #ifdef POSIX_FADV_DONTNEED
-  for (const FileRegion& region : regions) {
-    posix_fadvise(fd, static_cast<off_t>(region.offset), static_cast<off_t>(region.bytes), POSIX_FADV_DONTNEED);
+  for (const FetchRegion& region : regions) {
+    posix_fadvise(fd, static_cast<off_t>(region.offset), static_cast<off_t>(region.length), POSIX_FADV_DONTNEED);
   }
 #else
   (void)fd;
@@ -98,7 +96,7 @@ class Prefetcher {
 
 }  // namespace
 
-RegionRead read_regions(int fd, const std::vector<FileRegion>& regions, const IoOptions& options, bool prefetch) {
+RegionRead read_regions(int fd, const std::vector<FetchRegion>& regions, const IoOptions& options, bool prefetch) {
   using Clock = std::chrono::steady_clock;
   // First: it refuses blocks of which there would be too many.
   auto opened = IoQueue::open(fd, options);
@@ -117,7 +115,7 @@ RegionRead read_regions(int fd, const std::vector<FileRegion>& regions, const Io
   const auto slot_of = [&](size_t piece) { return memory.data() + piece % slots * options.block; };
   const auto submit = [&](size_t piece) {
     const auto& [offset, bytes] = pieces[piece];
-    const uint64_t whole = (bytes + kAlign - 1) / kAlign * kAlign;
+    const uint64_t whole = align_io(bytes);
     const IoRequest request{IoRequest::Kind::read, offset, whole, slot_of(piece)};
     queue->submit(transfers[piece % slots], {&request, 1}, IoPriority::needed);
   };

@@ -4,13 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "../io/io.h"
+#include "../tiers/fetch.h"
 
 namespace cflow {
-
-struct FileRegion {
-  uint64_t offset, bytes;
-};
 
 struct RegionRead {
   uint64_t bytes = 0;
@@ -25,6 +21,6 @@ struct RegionRead {
 /// @param prefetch whether a second thread goes ahead through what has come, by PREFETCHT0 at every 256th byte, as the
 ///   report's prefetch thread does
 /// @throws Error NOT_READABLE, MEMORY, LIMIT_EXCEEDED
-RegionRead read_regions(int fd, const std::vector<FileRegion>& regions, const IoOptions& options, bool prefetch);
+RegionRead read_regions(int fd, const std::vector<FetchRegion>& regions, const IoOptions& options, bool prefetch);
 
 }  // namespace cflow

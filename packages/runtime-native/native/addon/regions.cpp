@@ -8,9 +8,9 @@ namespace cflow {
 namespace {
 
 /// Pairs of offset and length.
-std::vector<FileRegion> regions_of(const Napi::Value& value) {
+std::vector<FetchRegion> regions_of(const Napi::Value& value) {
   const auto pairs = value.As<Napi::Float64Array>();
-  std::vector<FileRegion> regions;
+  std::vector<FetchRegion> regions;
   for (size_t i = 0; i + 1 < pairs.ElementLength(); i += 2) {
     regions.push_back({static_cast<uint64_t>(pairs[i]), static_cast<uint64_t>(pairs[i + 1])});
   }

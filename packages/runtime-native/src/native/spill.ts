@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { CflowError, type ExecutionPlan } from '@cflow/format';
 import { errno } from '@cflow/format/node';
 import type { EngineOptions } from '../engine.js';
-import { fewestCacheBytes } from '../tiers/estimate.js';
+import { cachedBytes, fewestCacheBytes } from '../tiers/estimate.js';
 import type { ResolvedOptions } from './options.js';
 
 /**
@@ -16,7 +16,7 @@ export function checkCacheMemory(
   cache: ResolvedOptions['cache'],
   { cacheMemory, context = 1 }: EngineOptions,
 ): void {
-  const limit = fewestCacheBytes(plan, { context, valueBytes: cache === 'f16' ? 2 : 4 });
+  const limit = fewestCacheBytes(plan, { context, valueBytes: cachedBytes(cache) });
   if (cacheMemory === undefined || cacheMemory >= limit) return;
   const whose = context === 1 ? 'one token' : `${context} positions`;
   throw new CflowError('MEMORY', `${cacheMemory} bytes hold no keys and values of ${whose}`, {

@@ -8,7 +8,7 @@ import type { ResolvedOptions } from '../native/options.js';
 import { IN_MEMORY, type Placement } from '../native/tiers.js';
 import { type Bandwidths, configureTiers, size, type TierPlan } from './configure.js';
 import { bandwidths, type MeasuredFile } from './devices.js';
-import { type ModelSizes, modelSizes } from './estimate.js';
+import { cachedBytes, type ModelSizes, modelSizes } from './estimate.js';
 import { type Prediction, predict } from './predict.js';
 
 /** Where weights are, why, and what that should reach. */
@@ -46,7 +46,7 @@ const CONTEXT = 2048;
 const DEFAULT_SHARE = 0.8;
 /** The process without a model: measured, but not less. */
 const LEAST_PROCESS = 80e6;
-/** In these steps: a process grows a little whatever it does, and who tries again is told the same budget. */
+/** In these steps: a process grows a little whatever it does. The smallest budget that is named has room for one more. */
 const PROCESS_STEP = 2 ** 24;
 let processBytes = 0;
 
@@ -124,8 +124,10 @@ function needs(
 ): { sizes: ModelSizes; liveStreams: number } {
   const plan = buildPlan(file.config, { transfers: 'none' });
   const { maxBatch, cache } = resolved;
-  const valueBytes = cache === 'f16' ? 2 : 4;
-  const sizes = withinMemory(modelSizes(plan, file, { context, maxBatch, valueBytes }), resolved);
+  const sizes = withinMemory(
+    modelSizes(plan, file, { context, maxBatch, valueBytes: cachedBytes(cache) }),
+    resolved,
+  );
   const every: Placement = { streams: new Set(sizes.streams.map(({ name }) => name)), experts: false };
   return { sizes, liveStreams: lowerPlan(plan, file, { ...resolved, placement: every }).liveStreams };
 }

@@ -103,6 +103,9 @@ function cacheSizes({ caches }: ExecutionPlan, { context, maxBatch, valueBytes }
   };
 }
 
+/** Of one number in a cache. */
+export const cachedBytes = (cache: 'f16' | 'f32') => (cache === 'f16' ? 2 : 4);
+
 /**
  * Bytes below which no session reaches `context` positions, however little it passes at once: the page that is filled
  * in all caches, and what comes back from disk.
