@@ -1,4 +1,4 @@
-"""Model configurations in the JSON schema of `packages/format/src/config.ts`, every key written out."""
+"""Model configurations in the JSON schema of `packages/format/src/model/config.ts`, every key written out."""
 
 DENSE_STYLES = {
     "arch1": {"combineStyle": "decoupledStreams", "denseDelay": 0, "expertDelay": 0, "mergeInterval": 3},

@@ -6,7 +6,7 @@ import { constants } from 'node:buffer';
 import { constants as fsConstants } from 'node:fs';
 import { open } from 'node:fs/promises';
 import { CflowError } from './errors.js';
-import type { ByteSource } from './source.js';
+import type { ByteSource } from './file/source.js';
 
 export * from './checks.js';
 export * from './command.js';

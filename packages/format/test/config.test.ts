@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import { type ModelConfigInput, parseModelConfig } from '../src/config.js';
-import { PRESETS } from '../src/presets.js';
+import { type ModelConfigInput, parseModelConfig } from '../src/model/config.js';
+import { PRESETS } from '../src/model/presets.js';
 
 const BASE = PRESETS.arch2_4!;
 

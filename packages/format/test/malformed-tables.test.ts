@@ -1,6 +1,6 @@
 /** Files whose tables of streams lie. */
 import { describe, expect, it } from 'vitest';
-import { writeStruct } from '../src/binary.js';
+import { writeStruct } from '../src/file/binary.js';
 import {
   EXPERT_ENTRY,
   GLOBAL_HEADER,

@@ -13,15 +13,18 @@ async function imports(name: string): Promise<string[]> {
 }
 
 describe('packages/format runs in a browser', async () => {
-  const files = (await readdir(SOURCES)).filter((name) => !NODE_FILES.includes(name));
+  const sources = (await readdir(SOURCES, { recursive: true })).filter((name) => name.endsWith('.ts'));
+  const files = sources.filter((name) => !NODE_FILES.includes(name));
 
   it.each(files)('%s imports its neighbours and zod alone', async (name) => {
     const foreign = (await imports(name)).filter(
-      (module) => !/^\.\/[\w-]+\.js$/.test(module) && module !== 'zod',
+      (module) => !/^(\.|\.\.)\/([\w-]+\/)?[\w-]+\.js$/.test(module) && module !== 'zod',
     );
     expect(foreign).toEqual([]);
-    const node = NODE_FILES.map((file) => `./${file.replace('.ts', '.js')}`);
-    expect((await imports(name)).filter((module) => node.includes(module))).toEqual([]);
+    const node = NODE_FILES.map((file) => file.replace('.ts', '.js'));
+    expect((await imports(name)).filter((module) => node.includes(module.replace(/^\.{1,2}\//, '')))).toEqual(
+      [],
+    );
   });
 
   it.each(files)('%s uses nothing that only Node has', async (name) => {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { readStruct, writeStruct } from '../src/binary.js';
+import { readStruct, writeStruct } from '../src/file/binary.js';
 import {
   EXPERT_ENTRY,
   GLOBAL_HEADER,

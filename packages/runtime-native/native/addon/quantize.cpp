@@ -26,7 +26,7 @@ std::optional<Input> input_called(const std::string& name) {
 
 constexpr size_t input_bytes(Input input) { return input == Input::f32 ? 4 : 2; }
 
-/// The largest magnitude that a dtype holds, as packages/format/src/tile.ts has it.
+/// The largest magnitude that a dtype holds, as packages/format/src/tiles/tile.ts has it.
 constexpr float kLargest[kDtypeCount] = {7 * 65504.0f, 127 * 65504.0f, 65519.0f, std::numeric_limits<float>::max()};
 
 /// Fields of the headers of a stripe's tiles.

@@ -93,7 +93,7 @@ struct Kernels {
   void (*mix[kCacheTypeCount])(const float* p, size_t stride, int m, const void* value_page, int dim, int first,
                                int end, float* const* out);
 
-  // --- Quantizers (packages/format/src/quantize.ts is their definition; same bytes). ---------------------------------
+  // --- Quantizers (packages/format/src/tiles/quantize.ts is their definition; same bytes). ---------------------------------
 
   /// Encodes `groups` consecutive groups of 32 weights. scales: f16 bits, data: 16 bytes a group. All encoders return
   /// the f32 bits of the largest magnitude among the weights, where NaN is above every number: beyond what the dtype

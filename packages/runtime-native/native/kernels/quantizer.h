@@ -1,6 +1,6 @@
 // The quantizers, for every instruction set: included inside the namespace of each unit and compiled with its flags.
 //
-// packages/format/src/quantize.ts is their definition, and the bytes are the same. That holds for every vector width
+// packages/format/src/tiles/quantize.ts is their definition, and the bytes are the same. That holds for every vector width
 // because a lane is a group, and sums are sums of integers. Every other operation is one of f32, rounded; nothing may
 // be fused (-ffp-contract=off).
 //

@@ -1,7 +1,7 @@
 // The tile as the kernels read it (docs/format.md, report §3.2): `header | f16 scales | data`, row-major, at most
 // 128 x 256 weights. A stripe is 128 output rows (fewer at the end): its column tiles stand one behind the other.
 //
-// The same numbers stand in packages/format/src/dtype.ts; a test compares the two through the addon.
+// The same numbers stand in packages/format/src/tiles/dtype.ts; a test compares the two through the addon.
 #pragma once
 
 #include <cstddef>

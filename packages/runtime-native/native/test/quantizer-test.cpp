@@ -1,5 +1,5 @@
 // The quantizers of every instruction set that this CPU has: bytes equal to the scalar ones, and both to what
-// packages/format/src/quantize.ts gives (packages/format/test/quantize.test.ts has the same hashes).
+// packages/format/src/tiles/quantize.ts gives (packages/format/test/quantize.test.ts has the same hashes).
 #include <cmath>
 #include <cstdio>
 #include <cstring>

@@ -1,4 +1,4 @@
-/** The native quantizer: what packages/format/src/tile.ts defines, at the speed of the kernels. */
+/** The native quantizer: what packages/format/src/tiles/tile.ts defines, at the speed of the kernels. */
 import { DTYPES, type Dtype, type StripeId, stripeBytes } from '@cflow/format/stripes';
 import { loadAddon } from './addon.js';
 

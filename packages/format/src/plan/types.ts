@@ -2,7 +2,7 @@
  * The execution plan: a flat list of steps over named f32 buffers (design: the plan is the heart). An engine knows
  * these steps and nothing about architectures.
  */
-import type { Activation, ModelConfig, RopeConfig } from './config.js';
+import type { Activation, ModelConfig, RopeConfig } from '../model/config.js';
 
 /** A buffer of f32; `length` in elements. Every buffer is zero before the first token. */
 export interface BufferSpec {

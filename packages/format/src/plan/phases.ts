@@ -1,6 +1,6 @@
 /** From steps in program order to phases: hazards over buffers decide the earliest phase of a step. */
-import type { ModelConfig } from './config.js';
-import type { BufferSpec, CacheSpec, StepBody } from './plan-types.js';
+import type { ModelConfig } from '../model/config.js';
+import type { BufferSpec, CacheSpec, StepBody } from './types.js';
 
 /** What a step reads and writes: buffer names, and `cache <n>` for key/value caches. */
 export interface Access {

@@ -2,9 +2,10 @@
  * Which tensors a model has and how they are grouped into streams: the unit that is placed, checksummed and fetched.
  * Names, shapes and order stand here once; layout, plan, converter, reader and export all read them.
  */
+
+import { MATRIX_IDS, type MatrixName, NO_EXPERT } from '../file/schema.js';
+import { type Dtype, matrixBytes, TILE_ROWS } from '../tiles/dtype.js';
 import { type LayerConfig, type ModelConfig, normPlaces } from './config.js';
-import { type Dtype, matrixBytes, TILE_ROWS } from './dtype.js';
-import { MATRIX_IDS, type MatrixName, NO_EXPERT } from './schema.js';
 
 /** One tensor of a model, in PyTorch order: [out, in] for matrices, [n] for vectors. */
 export interface TensorSpec {

@@ -1,7 +1,7 @@
-import type { ModelConfig } from './config.js';
-import type { Dtype } from './dtype.js';
+import type { ModelConfig } from '../model/config.js';
+import type { Stream } from '../model/streams.js';
+import type { Dtype } from '../tiles/dtype.js';
 import type { Metadata } from './metadata.js';
-import type { Stream } from './streams.js';
 
 /** `cflow`: layer by layer; `vflow`: stage by stage. */
 export type Container = 'cflow' | 'vflow';

@@ -1,9 +1,11 @@
 /** Where every byte of a file lies: a pure function of the model, the dtype and the container. */
-import type { ModelConfig } from './config.js';
-import { alignUp, type Dtype, STREAM_ALIGNMENT } from './dtype.js';
-import { CflowError } from './errors.js';
+
+import { CflowError } from '../errors.js';
+import { MAX_FILE_BYTES, MAX_STREAMS } from '../limits.js';
+import type { ModelConfig } from '../model/config.js';
+import { layerStreams, type Stream, streamBytes, vocabStreams } from '../model/streams.js';
+import { alignUp, type Dtype, STREAM_ALIGNMENT } from '../tiles/dtype.js';
 import type { Container, Layout, Region, RegionKind, VerticalGroup } from './layout-types.js';
-import { MAX_FILE_BYTES, MAX_STREAMS } from './limits.js';
 import {
   EXPERT_ENTRY,
   GLOBAL_HEADER,
@@ -12,7 +14,6 @@ import {
   VFLOW_HEADER,
   VOCAB_ENTRY,
 } from './schema.js';
-import { layerStreams, type Stream, streamBytes, vocabStreams } from './streams.js';
 
 /** Tables start on a multiple of this, so that their u64 fields are aligned. */
 export const TABLE_ALIGNMENT = 8;

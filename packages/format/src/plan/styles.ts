@@ -1,5 +1,5 @@
 /** The combine styles as layer builders: how attention, FFN and experts join the residual (report §4.2.3, §4.3). */
-import { type CombineStyle, isPlainLayer } from './config.js';
+import { type CombineStyle, isPlainLayer } from '../model/config.js';
 import {
   denseOf,
   emitAttention,
@@ -9,9 +9,9 @@ import {
   emitFfnNorm,
   emitPrediction,
   emitSum,
-} from './plan-layers.js';
-import { emitLayerInputs, emitNormedLayer } from './plan-normed.js';
-import type { PlanBuilder } from './plan-phases.js';
+} from './layers.js';
+import { emitLayerInputs, emitNormedLayer } from './normed.js';
+import type { PlanBuilder } from './phases.js';
 
 /** Emits everything from the embedding to the last residual; returns the buffer of that residual. */
 type BuildLayers = (b: PlanBuilder) => string;

@@ -1,10 +1,11 @@
 /** The whole truth about a file: every region, tile header, padding byte and checksum. */
+
+import { checkStripe, stripeId } from '../tiles/tile.js';
 import { type Crc32, crcHex, crc32 as portableCrc32 } from './checksum.js';
 import type { ModelFile, Region } from './layout-types.js';
 import { checksummed, type OpenOptions } from './reader.js';
 import type { ByteSource } from './source.js';
 import { streamPieces } from './tensors.js';
-import { checkStripe, stripeId } from './tile.js';
 
 /** One fault, with the region and absolute byte offset where it is. */
 export interface Fault {

@@ -1,11 +1,12 @@
 /** Weights of an opened file: the pieces of a stream, read, checked and dequantized. */
+
+import { CflowError } from '../errors.js';
+import { elements, partBytes, partStripes, type Stream, type Stripe } from '../model/streams.js';
+import { type Dtype, stripeBytes } from '../tiles/dtype.js';
+import { dequantizeStripe, requireStripe, stripeId } from '../tiles/tile.js';
 import { type Crc32, crcHex, crc32 as portableCrc32 } from './checksum.js';
-import { type Dtype, stripeBytes } from './dtype.js';
-import { CflowError } from './errors.js';
 import type { ModelFile, Region } from './layout-types.js';
 import { type ByteSource, readExactly } from './source.js';
-import { elements, partBytes, partStripes, type Stream, type Stripe } from './streams.js';
-import { dequantizeStripe, requireStripe, stripeId } from './tile.js';
 
 /** Where each part and stripe of a stream lies, relative to the stream's first byte. */
 export function* streamPieces(stream: Stream, dtype: Dtype) {

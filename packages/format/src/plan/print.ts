@@ -1,5 +1,5 @@
 /** Plans for people: one line per step, grouped by phase, at most 100 columns. */
-import type { ExecutionPlan, StepBody, TransferTarget, WeightRef } from './plan-types.js';
+import type { ExecutionPlan, StepBody, TransferTarget, WeightRef } from './types.js';
 
 const COLUMNS = 100;
 const OP_WIDTH = 12;

@@ -1,4 +1,4 @@
-import { CflowError } from './errors.js';
+import { CflowError } from '../errors.js';
 
 /** Random access to bytes. Files, Blobs and HTTP ranges implement it where they are used; this package does no I/O. */
 export interface ByteSource {

@@ -1,9 +1,16 @@
 /** Folds over the plan: bytes on the critical path, memory, barriers. */
-import type { ModelConfig } from './config.js';
-import { DTYPES, type Dtype } from './dtype.js';
-import { buildPlan, firstAsked } from './plan.js';
-import type { ExecutionPlan } from './plan-types.js';
-import { elements, layerStreams, modelStreams, partTensors, type Stream, streamBytes } from './streams.js';
+import type { ModelConfig } from '../model/config.js';
+import {
+  elements,
+  layerStreams,
+  modelStreams,
+  partTensors,
+  type Stream,
+  streamBytes,
+} from '../model/streams.js';
+import { DTYPES, type Dtype } from '../tiles/dtype.js';
+import { buildPlan, firstAsked } from './build.js';
+import type { ExecutionPlan } from './types.js';
 
 /** Bytes of the three streams of a layer; `expert` counts the top-k experts of a token. */
 export interface StreamBytes {

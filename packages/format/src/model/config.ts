@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { CflowError } from './errors.js';
+import { CflowError } from '../errors.js';
 import {
   MAX_COLUMNS,
   MAX_DELAY,
@@ -8,7 +8,7 @@ import {
   MAX_LAYERS,
   MAX_Q_HEADS,
   MAX_VOCAB,
-} from './limits.js';
+} from '../limits.js';
 
 const count = (max: number) => z.int().min(1).max(max);
 

@@ -5,10 +5,10 @@ import {
   type FfnConfig,
   type LayerConfig,
   normPlaces,
-} from './config.js';
-import type { PlanBuilder } from './plan-phases.js';
-import type { WeightRef } from './plan-types.js';
-import { streamName } from './streams.js';
+} from '../model/config.js';
+import { streamName } from '../model/streams.js';
+import type { PlanBuilder } from './phases.js';
+import type { WeightRef } from './types.js';
 
 export const ref = (stream: string, tensor: string): WeightRef => ({ stream, tensor });
 

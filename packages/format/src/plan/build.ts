@@ -1,12 +1,12 @@
 /** From a configuration to the steps that an engine executes: the one place where architectures are told apart. */
-import type { ModelConfig } from './config.js';
-import { emitHead } from './plan-layers.js';
-import { PlanBuilder, type Scheduled } from './plan-phases.js';
-import { emitLayers } from './plan-styles.js';
-import { transferSteps } from './plan-transfers.js';
-import type { ExecutionPlan, PlanOptions, StepOp } from './plan-types.js';
+import type { ModelConfig } from '../model/config.js';
+import { emitHead } from './layers.js';
+import { PlanBuilder, type Scheduled } from './phases.js';
+import { emitLayers } from './styles.js';
+import { transferSteps } from './transfers.js';
+import type { ExecutionPlan, PlanOptions, StepOp } from './types.js';
 
-export { stepAccess } from './plan-phases.js';
+export { stepAccess } from './phases.js';
 
 /**
  * The plan of one token. Pure: the same config and options give the same plan, and the transfer mode changes nothing

@@ -1,11 +1,12 @@
 /** Writing a file: one sequential pass over the regions, then the head, whose checksums are known only at the end. */
+
+import { CflowError } from '../errors.js';
+import { MAX_METADATA_BYTES } from '../limits.js';
+import type { Dtype } from '../tiles/dtype.js';
 import { type Crc32, crcHex, crc32 as portableCrc32 } from './checksum.js';
-import type { Dtype } from './dtype.js';
-import { CflowError } from './errors.js';
 import { encodeExpertTable, encodeHead } from './head.js';
 import { planLayout } from './layout.js';
 import type { Container, Layout, ModelFile, Region } from './layout-types.js';
-import { MAX_METADATA_BYTES } from './limits.js';
 import { type Metadata, metadataSchema } from './metadata.js';
 import { checksummed } from './reader.js';
 import type { ByteSink, ByteSource } from './source.js';

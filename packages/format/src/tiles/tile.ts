@@ -1,5 +1,9 @@
 /** Tiles: up to 128 × 256 weights as `header | f16 scales | data` (report §3.2). Stripes are rows of tiles. */
-import { readStruct, writeStruct } from './binary.js';
+
+import { CflowError, invalid } from '../errors.js';
+import { readStruct, writeStruct } from '../file/binary.js';
+import { TILE_HEADER } from '../file/schema.js';
+import type { Stripe } from '../model/streams.js';
 import {
   DTYPES,
   type Dtype,
@@ -9,11 +13,8 @@ import {
   TILE_ROWS,
   tileBytes,
 } from './dtype.js';
-import { CflowError, invalid } from './errors.js';
 import { f16ToF32, f32ToF16 } from './f16.js';
 import { GROUP, type Q4Quantizer, quantizeQ4Report, quantizeQ4Search, quantizeQ8 } from './quantize.js';
-import { TILE_HEADER } from './schema.js';
-import type { Stripe } from './streams.js';
 
 /** What the headers of a stripe's tiles say. */
 export interface StripeId {

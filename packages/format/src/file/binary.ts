@@ -1,4 +1,4 @@
-import { CflowError } from './errors.js';
+import { CflowError } from '../errors.js';
 import { FIELD_BYTES, type Field, type Struct } from './schema.js';
 
 /**

@@ -1,7 +1,8 @@
 /** Back to safetensors: every tensor dequantized to F32 under its canonical name, the config in `__metadata__`. */
+
+import { elements, partTensors, type Stream, type TensorSpec } from '../model/streams.js';
 import type { ModelFile, Region } from './layout-types.js';
 import type { ByteSource } from './source.js';
-import { elements, partTensors, type Stream, type TensorSpec } from './streams.js';
 import { readStream } from './tensors.js';
 
 function streamTensors(stream: Stream): TensorSpec[] {

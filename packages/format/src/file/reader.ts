@@ -1,9 +1,12 @@
 /** Opening a file: every claim of the head is checked against the bytes before it is believed. */
+
+import { CflowError, invalid } from '../errors.js';
+import { MAX_LAYERS, MAX_METADATA_BYTES } from '../limits.js';
+import type { ModelConfig } from '../model/config.js';
+import { modelStreams, type Stream, streamBytes } from '../model/streams.js';
+import { DTYPES, type Dtype, dtypeById, STREAM_ALIGNMENT, TILE_COLS, TILE_ROWS } from '../tiles/dtype.js';
 import { readStruct } from './binary.js';
 import { type Crc32, crcHex, crc32 as portableCrc32 } from './checksum.js';
-import type { ModelConfig } from './config.js';
-import { DTYPES, type Dtype, dtypeById, STREAM_ALIGNMENT, TILE_COLS, TILE_ROWS } from './dtype.js';
-import { CflowError, invalid } from './errors.js';
 import {
   configFields,
   configFromHeader,
@@ -16,11 +19,9 @@ import {
 } from './head.js';
 import { checkStreamCount, HEADERS, REGION, TABLE_ALIGNMENT, verticalGroups } from './layout.js';
 import type { Container, Layout, ModelFile, Region, RegionKind } from './layout-types.js';
-import { MAX_LAYERS, MAX_METADATA_BYTES } from './limits.js';
 import { decodeMetadata, type Metadata } from './metadata.js';
 import { EXPERT_ENTRY, GROUP_DESCRIPTOR, LAYER_ENTRY, VOCAB_ENTRY } from './schema.js';
 import { type ByteSource, readExactly } from './source.js';
-import { modelStreams, type Stream, streamBytes } from './streams.js';
 
 /** How a file is opened. */
 export interface OpenOptions {

@@ -1,9 +1,11 @@
 /** The head of a file: header, metadata and tables, to and from bytes. */
+
+import { CflowError, invalid } from '../errors.js';
+import { COMBINE_STYLE_NAMES, COMBINE_STYLES, type ModelConfig, parseModelConfig } from '../model/config.js';
+import { streamName } from '../model/streams.js';
+import { DTYPES, TILE_COLS, TILE_ROWS } from '../tiles/dtype.js';
 import { readMagic, readStruct, writeStruct } from './binary.js';
 import { crc32 as portableCrc32 } from './checksum.js';
-import { COMBINE_STYLE_NAMES, COMBINE_STYLES, type ModelConfig, parseModelConfig } from './config.js';
-import { DTYPES, TILE_COLS, TILE_ROWS } from './dtype.js';
-import { CflowError, invalid } from './errors.js';
 import { HEADERS, REGION } from './layout.js';
 import type { Container, Layout, Region } from './layout-types.js';
 import {
@@ -17,7 +19,6 @@ import {
   VFLOW_MAGIC,
   VOCAB_ENTRY,
 } from './schema.js';
-import { streamName } from './streams.js';
 
 /** The fields of a struct by name; numbers, also where a field has 64 bits. */
 export type HeaderValues = Record<string, number>;

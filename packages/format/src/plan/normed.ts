@@ -1,5 +1,6 @@
 /** Sequential layers with norms, scales and routers beyond the report's: OLMo 2, Gemma 3 and 4. */
-import { type ExpertsConfig, normPlaces } from './config.js';
+import { type ExpertsConfig, normPlaces } from '../model/config.js';
+import { streamName } from '../model/streams.js';
 import {
   emitAttention,
   emitExperts,
@@ -10,9 +11,8 @@ import {
   emitSum,
   ffnHolder,
   ref,
-} from './plan-layers.js';
-import type { PlanBuilder } from './plan-phases.js';
-import { streamName } from './streams.js';
+} from './layers.js';
+import type { PlanBuilder } from './phases.js';
 
 /** x_out = scale · (mid + block(mid)) with mid = x_in + attn; norms stand in front of and behind each block. */
 export function emitNormedLayer(b: PlanBuilder, layer: number, xIn: string, out: string): void {

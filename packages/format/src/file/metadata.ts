@@ -1,7 +1,7 @@
 import { z } from 'zod';
-import { modelConfigSchema } from './config.js';
-import { CflowError, invalid } from './errors.js';
-import { MAX_JSON_DEPTH } from './limits.js';
+import { CflowError, invalid } from '../errors.js';
+import { MAX_JSON_DEPTH } from '../limits.js';
+import { modelConfigSchema } from '../model/config.js';
 
 const sha256 = z.string().regex(/^[0-9a-f]{64}$/);
 const crc32Hex = z.string().regex(/^[0-9a-f]{8}$/);

@@ -1,7 +1,8 @@
 /** `call` and `sync` steps: when the weights of a plan are fetched, by transfer mode. */
-import type { PlanBuilder, Scheduled } from './plan-phases.js';
-import type { StepBody, TransferMode, TransferTarget, WeightRef } from './plan-types.js';
-import { streamName } from './streams.js';
+
+import { streamName } from '../model/streams.js';
+import type { PlanBuilder, Scheduled } from './phases.js';
+import type { StepBody, TransferMode, TransferTarget, WeightRef } from './types.js';
 
 interface Request {
   readonly stream: string;
