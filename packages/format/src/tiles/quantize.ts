@@ -141,15 +141,24 @@ function fitLevels(n: number, levelOf: (unit: number) => number, fit: Fit): void
   fit.ll = ll;
 }
 
-/** Q8_0: s = max|w| / 127, q = round(w / s). Returns the f16 bits of the scale. */
+/** Weights up to here round to level 0 of the smallest scale that f16 holds. */
+const HALF_LEAST_SCALE = 2 ** -25;
+
+/**
+ * Q8_0: s = max|w| / 127, q = round(w / s), with the scale that is stored. Returns the f16 bits of the scale.
+ * f16 subnormals are too coarse for 127 levels: where rounding to nearest makes the scale so small that the largest
+ * weight would be clipped, the next f16 is taken.
+ */
 export function quantizeQ8(values: Float32Array, at: number, n: number, q: Int8Array): number {
   q.fill(0);
   const most = Math.abs(signedPeak(values, at, n));
-  const scale = f32ToF16(most / 127);
-  if (scale === 0) return 0;
-  const inverse = f32(127 / most);
+  const nearestBits = f32ToF16(most / 127);
+  const clips = most > 127.5 * f16ToF32(nearestBits) && most > HALF_LEAST_SCALE;
+  const bits = clips ? nearestBits + 1 : nearestBits;
+  if (bits === 0) return 0;
+  const inverse = f32(1 / f16ToF32(bits));
   for (let i = 0; i < n; i++) {
     q[i] = Math.max(-127, Math.min(127, nearest(f32(values[at + i]! * inverse))));
   }
-  return scale;
+  return bits;
 }
