@@ -3,6 +3,7 @@ import { basename } from 'node:path';
 import { crc32 } from 'node:zlib';
 import {
   CflowError,
+  exportSafetensors,
   type Layout,
   type MetadataDraft,
   type ModelConfig,
@@ -11,11 +12,12 @@ import {
   openModel,
   parameterCount,
   relayout,
+  safetensorsBytes,
   verifyModel,
 } from '@cflow/format';
 import { checkTarget, type FileSource, openFileSource, packageVersion } from '@cflow/format/node';
 import { AtomicFile } from './atomic-file.js';
-import { exportDirectory, writeWeights } from './export-safetensors.js';
+import { type DirectoryExportOptions, exportDirectory } from './export-safetensors.js';
 import { ggufConversion, isGguf } from './gguf/convert-gguf.js';
 import { isHubName } from './hub/name.js';
 import { openSource } from './hub/open.js';
@@ -204,15 +206,18 @@ async function convertModel(options: ConvertOptions): Promise<ConvertResult> {
   try {
     const file = await openModel(source, { crc32 });
     const target = { ...options, dtype: file.dtype };
-    if (isExport(options.output)) return await exportModel(target, source, file, started);
-    await checkTarget(options.output, [options.source], options.overwrite);
-    const { signal } = options;
     let done = 0;
     const onProgress = (bytes: number) => {
-      throwIfInterrupted(signal);
+      throwIfInterrupted(options.signal);
       done += bytes;
       options.onProgress?.(done, source.size);
     };
+    if (isExport(options.output)) {
+      const fileBytes = await exportModel({ ...target, onProgress }, source, file);
+      const result = resultOf(target, file.layout, started, []);
+      return { ...result, container: 'safetensors', dtype: 'f32', fileBytes };
+    }
+    await checkTarget(options.output, [options.source], options.overwrite);
     const layout = await writeAtomically(target, source.size, (sink) =>
       relayout(source, file, sink, options.container, { crc32, onProgress }),
     );
@@ -222,29 +227,23 @@ async function convertModel(options: ConvertOptions): Promise<ConvertResult> {
   }
 }
 
-/** As one .safetensors, or a checkpoint directory: F32, canonical names. */
+/** As one .safetensors, or a checkpoint directory: F32, canonical names. Returns the bytes written. */
 async function exportModel(
-  options: ConvertOptions,
+  options: Omit<ConvertOptions, 'onProgress'> & DirectoryExportOptions,
   source: FileSource,
   file: ModelFile,
-  started: number,
-): Promise<ConvertResult> {
-  const { output, signal } = options;
-  const write = async () => {
-    if (isDirectoryName(output)) return exportDirectory(source, file, options);
-    await checkTarget(output, [options.source], options.overwrite);
-    return writeAtomically(options, 4 * parameterCount(file.config), (sink) =>
-      writeWeights(sink, source, file, signal),
-    );
-  };
-  const fileBytes = await write();
-  const result = resultOf(options, file.layout, started, []);
-  return { ...result, container: 'safetensors', dtype: 'f32', fileBytes };
+): Promise<number> {
+  const { output, onProgress } = options;
+  if (isDirectoryName(output)) return exportDirectory(source, file, options);
+  await checkTarget(output, [options.source], options.overwrite);
+  return writeAtomically(options, safetensorsBytes(file), (sink) =>
+    exportSafetensors(source, file, sink, { crc32, onProgress }),
+  );
 }
 
 /** What `write` returns, once the file has its name; of a failure nothing is left. */
 async function writeAtomically<T>(
-  options: ConvertOptions,
+  options: Pick<ConvertOptions, 'output' | 'verify' | 'signal' | 'overwrite'>,
   bytes: number,
   write: (sink: AtomicFile) => Promise<T>,
 ): Promise<T> {

@@ -1,10 +1,18 @@
 /** What a conversion would write; nothing is written. */
 import { extname } from 'node:path';
 import { crc32 } from 'node:zlib';
-import { CflowError, type Layout, type ModelFile, openModel, PRESETS, parameterCount } from '@cflow/format';
+import {
+  CflowError,
+  type Layout,
+  type ModelFile,
+  openModel,
+  PRESETS,
+  parameterCount,
+  safetensorsBytes,
+} from '@cflow/format';
 import { type FileSource, openFileSource } from '@cflow/format/node';
 import { draftMetadata, isModelFile, plannedLayout, refuseCheckpointOptions } from './convert.js';
-import { checkpointTexts, weightsBytes } from './export-safetensors.js';
+import { checkpointTexts } from './export-safetensors.js';
 import { ggufDraft, isGguf, refuseExportOptions } from './gguf/convert-gguf.js';
 import { planExport } from './gguf/export.js';
 import { openSource } from './hub/open.js';
@@ -91,7 +99,7 @@ async function ofModel(request: ConvertRequest): Promise<DryRunReport> {
   try {
     const file = await openModel(source, { crc32 });
     if (isGguf(request.output)) return ofGguf(source, file);
-    if (isExport(request.output)) return await ofSafetensors(source, file, request.output);
+    if (isExport(request.output)) return ofSafetensors(file, request.output);
     const { checksums: _, ...metadata } = file.metadata;
     const { container } = options;
     return reportOf(plannedLayout(metadata, { dtype: file.dtype, container }), file.dtype);
@@ -110,9 +118,9 @@ function ofGguf(source: FileSource, file: ModelFile): DryRunReport {
   return { ...reportOf(file.layout, file.dtype), ...whole };
 }
 
-async function ofSafetensors(source: FileSource, file: ModelFile, output: string): Promise<DryRunReport> {
+function ofSafetensors(file: ModelFile, output: string): DryRunReport {
   const texts = isDirectoryName(output) ? Object.entries(checkpointTexts(file)) : [];
-  const bytesByKind: Record<string, number> = { weights: await weightsBytes(source, file) };
+  const bytesByKind: Record<string, number> = { weights: safetensorsBytes(file) };
   for (const [name, text] of texts) {
     add(bytesByKind, extname(name) === '.jinja' ? 'template' : 'json', Buffer.byteLength(text));
   }

@@ -2,38 +2,17 @@
 import { randomBytes } from 'node:crypto';
 import { mkdir, readdir, rename, rm } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
+import { crc32 } from 'node:zlib';
 import {
   type ByteSource,
   CflowError,
   exportSafetensors,
   type ModelFile,
-  parameterCount,
+  safetensorsBytes,
 } from '@cflow/format';
 import { AtomicFile, checkSpace, failed } from './atomic-file.js';
 import { throwIfInterrupted } from './interrupt.js';
 import { SINGLE_FILE } from './sources/shards.js';
-
-/** Writes the weights to a file; returns its bytes. Memory: one stream. @throws CflowError INTERRUPTED */
-export async function writeWeights(
-  sink: AtomicFile,
-  source: ByteSource,
-  file: ModelFile,
-  signal: AbortSignal | undefined,
-): Promise<number> {
-  let offset = 0;
-  for await (const piece of exportSafetensors(source, file)) {
-    throwIfInterrupted(signal);
-    await sink.write(offset, piece);
-    offset += piece.length;
-  }
-  return offset;
-}
-
-/** Bytes of the weights' file, without reading them. */
-export async function weightsBytes(source: ByteSource, file: ModelFile): Promise<number> {
-  const header = await exportSafetensors(source, file).next();
-  return (header.value?.length ?? 0) + 4 * parameterCount(file.config);
-}
 
 /** The small files of a checkpoint directory, by name. */
 export function checkpointTexts({ config, metadata }: ModelFile): Record<string, string> {
@@ -68,6 +47,13 @@ export async function checkDirectoryTarget(target: string): Promise<void> {
   });
 }
 
+export interface DirectoryExportOptions {
+  readonly output: string;
+  readonly signal?: AbortSignal | undefined;
+  /** Bytes of the source that were read since the last call; may throw to stop. */
+  readonly onProgress: (bytes: number) => void;
+}
+
 /**
  * Writes a checkpoint directory, complete or not at all: under another name beside the target, then renamed. Returns
  * the bytes of its files.
@@ -76,11 +62,11 @@ export async function checkDirectoryTarget(target: string): Promise<void> {
 export async function exportDirectory(
   source: ByteSource,
   file: ModelFile,
-  { output, signal }: { readonly output: string; readonly signal?: AbortSignal | undefined },
+  { output, signal, onProgress }: DirectoryExportOptions,
 ): Promise<number> {
   const target = resolve(output);
   await checkDirectoryTarget(target);
-  await checkSpace(dirname(target), output, await weightsBytes(source, file));
+  await checkSpace(dirname(target), output, safetensorsBytes(file));
   const partial = join(dirname(target), `.cflow-${randomBytes(6).toString('hex')}.partial`);
   await mkdir(partial).catch((cause) => failed(output, 'cannot create', cause));
   try {
@@ -88,7 +74,9 @@ export async function exportDirectory(
     for (const [name, text] of Object.entries(checkpointTexts(file))) {
       bytes += await writeFile(join(partial, name), (sink) => writeText(sink, text));
     }
-    bytes += await writeFile(join(partial, SINGLE_FILE), (sink) => writeWeights(sink, source, file, signal));
+    bytes += await writeFile(join(partial, SINGLE_FILE), (sink) =>
+      exportSafetensors(source, file, sink, { crc32, onProgress }),
+    );
     throwIfInterrupted(signal);
     await rename(partial, target).catch((cause) => failed(output, 'cannot finish', cause));
     return bytes;

@@ -2,14 +2,14 @@
 import {
   type ByteSink,
   type ByteSource,
-  CflowError,
   type Crc32,
-  crcHex,
   dequantizeStripe,
   elements,
+  littleEndianF32,
   type ModelFile,
   type Region,
   readExactly,
+  requireChecksum,
   requireStripe,
   type Stream,
   type Stripe,
@@ -102,14 +102,7 @@ async function exportStream(job: Job, region: Region & { readonly stream: Stream
     if (piece.kind === 'plain') await exportPlain(job, piece.tensor, place, bytes);
     else await exportStripe(job, piece.stripe, place, { bytes, at: region.offset + piece.offset });
   }
-  const claimed = file.metadata.checksums[region.name];
-  if (claimed === undefined || claimed === crcHex(sum)) return;
-  throw new CflowError('VERIFY_FAILED', `checksum is ${crcHex(sum)}, metadata say ${claimed}`, {
-    file: source.name,
-    field: region.name,
-    offset: region.offset,
-    remedy: 'the file is damaged; copy or convert it again',
-  });
+  requireChecksum(source, file, region, sum);
 }
 
 async function exportPlain(
@@ -135,20 +128,13 @@ async function exportStripe(
   const blocks =
     tensor.dtype === file.dtype
       ? stripeToBlocks(file.dtype, bytes, rows, cols)
-      : littleEndian(dequantizeStripe(file.dtype, bytes, rows, cols));
+      : littleEndianF32(dequantizeStripe(file.dtype, bytes, rows, cols));
   await writeRows(sink, tensor, offset, {
     bytes: blocks,
     first: rowOffset,
     rows,
     stride: rowBytes(tensor.dtype, cols),
   });
-}
-
-function littleEndian(values: Float32Array): Uint8Array {
-  const bytes = new Uint8Array(4 * values.length);
-  const view = new DataView(bytes.buffer);
-  for (let i = 0; i < values.length; i++) view.setFloat32(4 * i, values[i]!, true);
-  return bytes;
 }
 
 interface Rows {

@@ -78,21 +78,29 @@ function readF32(bytes: Uint8Array): Float32Array {
 export async function readStreamBytes(
   source: ByteSource,
   file: ModelFile,
-  { name, offset, length }: Region,
+  region: Region,
   crc32: Crc32 = portableCrc32,
 ): Promise<Uint8Array> {
-  const bytes = await readExactly(source, offset, length, name);
-  const claimed = file.metadata.checksums[name];
-  const actual = claimed === undefined ? undefined : crcHex(crc32(bytes));
-  if (actual !== claimed) {
-    throw new CflowError('VERIFY_FAILED', `checksum is ${actual}, metadata say ${claimed}`, {
-      file: source.name,
-      field: name,
-      offset,
-      remedy: 'the file is damaged; copy or convert it again',
-    });
-  }
+  const bytes = await readExactly(source, region.offset, region.length, region.name);
+  requireChecksum(source, file, region, crc32(bytes));
   return bytes;
+}
+
+/** @throws CflowError VERIFY_FAILED if `actual`, the checksum of a region's bytes, is not what the metadata claim */
+export function requireChecksum(
+  source: ByteSource,
+  file: ModelFile,
+  { name, offset }: Region,
+  actual: number,
+): void {
+  const claimed = file.metadata.checksums[name];
+  if (claimed === undefined || claimed === crcHex(actual)) return;
+  throw new CflowError('VERIFY_FAILED', `checksum is ${crcHex(actual)}, metadata say ${claimed}`, {
+    file: source.name,
+    field: name,
+    offset,
+    remedy: 'the file is damaged; copy or convert it again',
+  });
 }
 
 /** All tensors of one stream. */
