@@ -1,12 +1,12 @@
 import { CflowError, DTYPE_NAMES, exitCodeHelp, PRESETS } from '@cflow/format';
 import { runCommand, usageError, writeOutput } from '@cflow/format/node';
+import { threadBudget } from '@cflow/runtime-native';
 import cliProgress from 'cli-progress';
 import yargs from 'yargs';
 import { CONVERTER_VERSION, convert } from './convert.js';
 import { type DryRunReport, dryRun } from './dry-run.js';
 import { CONVERT_DEFAULTS, type ConvertRequest, type ConvertResult, MOST_THREADS } from './options.js';
 import { retryNotice } from './retry-notice.js';
-import { threadBudget } from './threads.js';
 
 function parser(argv: string[], defaultThreads: number) {
   return yargs(argv)

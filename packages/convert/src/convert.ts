@@ -16,12 +16,9 @@ import {
   verifyModel,
 } from '@cflow/format';
 import { checkTarget, type FileSource, openFileSource, packageVersion } from '@cflow/format/node';
-import { AtomicFile } from './atomic-file.js';
-import { type DirectoryExportOptions, exportDirectory } from './export-safetensors.js';
 import { ggufConversion, isGguf } from './gguf/convert-gguf.js';
 import { isHubName } from './hub/name.js';
 import { openSource } from './hub/open.js';
-import { throwIfInterrupted } from './interrupt.js';
 import {
   type ConvertOptions,
   type ConvertRequest,
@@ -32,11 +29,14 @@ import {
   refuseVerify,
   resolveOptions,
 } from './options.js';
-import { runPipeline } from './pipeline.js';
-import { conversionFacts } from './resume-facts.js';
-import { ResumableFile } from './resume-file.js';
+import { DelayedMoESource } from './pipeline/delayed-moe.js';
+import { throwIfInterrupted } from './pipeline/interrupt.js';
+import { runPipeline } from './pipeline/pipeline.js';
+import { conversionFacts } from './resume/facts.js';
+import { ResumableFile } from './resume/file.js';
 import type { CheckpointSource } from './sources/checkpoint.js';
-import { DelayedMoESource } from './sources/delayed-moe.js';
+import { AtomicFile } from './targets/atomic-file.js';
+import { type DirectoryExportOptions, exportDirectory } from './targets/safetensors.js';
 
 /** What metadata says of the converter. */
 export const CONVERTER_VERSION = packageVersion(import.meta.url);

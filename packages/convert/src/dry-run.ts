@@ -12,7 +12,6 @@ import {
 } from '@cflow/format';
 import { type FileSource, openFileSource } from '@cflow/format/node';
 import { draftMetadata, isModelFile, plannedLayout, refuseCheckpointOptions } from './convert.js';
-import { checkpointTexts } from './export-safetensors.js';
 import { ggufDraft, isGguf, refuseExportOptions } from './gguf/convert-gguf.js';
 import { planExport } from './gguf/export.js';
 import { openSource } from './hub/open.js';
@@ -26,6 +25,7 @@ import {
   refuseVerify,
   resolveOptions,
 } from './options.js';
+import { checkpointTexts } from './targets/safetensors.js';
 
 /** What a conversion would write. */
 export interface DryRunReport extends Pick<ConvertResult, 'model' | 'container' | 'dtype' | 'parameters'> {

@@ -1,4 +1,4 @@
-export { AtomicFile } from './atomic-file.js';
+export { parseQuota, type ThreadBudget, threadBudget } from '@cflow/runtime-native';
 export {
   CONVERTER_VERSION,
   convert,
@@ -10,8 +10,8 @@ export { FAMILIES, readModelConfig } from './families/index.js';
 export * from './gguf/index.js';
 export type { Retry } from './hub/client.js';
 export * from './options.js';
+export * from './pipeline/delayed-moe.js';
 export * from './sources/checkpoint.js';
-export * from './sources/delayed-moe.js';
 export { tensorNameMap } from './sources/mismatch.js';
 export * from './sources/safetensors.js';
-export * from './threads.js';
+export { AtomicFile } from './targets/atomic-file.js';

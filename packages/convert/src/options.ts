@@ -11,8 +11,8 @@ import {
   text,
   whole,
 } from '@cflow/format/node';
+import { threadBudget } from '@cflow/runtime-native';
 import type { Retry } from './hub/client.js';
-import { threadBudget } from './threads.js';
 
 /** What a conversion is asked to do; everything that changes the bytes goes into the metadata. */
 export interface ConvertOptions {

@@ -1,8 +1,8 @@
 import { open, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterEach, describe, expect, it, vi } from 'vitest';
-import { AtomicFile } from '../src/atomic-file.js';
 import { convert } from '../src/convert.js';
+import { AtomicFile } from '../src/targets/atomic-file.js';
 import { listing, llamaFiles } from './cli-fixture.js';
 import { directory } from './sources-fixture.js';
 

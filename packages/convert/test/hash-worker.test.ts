@@ -3,7 +3,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { WorkerPool } from '../src/pool.js';
+import { WorkerPool } from '../src/pipeline/pool.js';
 
 /** Around the ends of blocks, of their padding and of reads, longest and shortest side by side. */
 const SIZES = [

@@ -12,9 +12,9 @@ import {
 import { type NativeInput, nativeQuantizer } from '@cflow/runtime-native';
 import { describe, expect, it } from 'vitest';
 import { draftMetadata } from '../src/convert.js';
-import { runPipeline } from '../src/pipeline.js';
+import { DelayedMoESource } from '../src/pipeline/delayed-moe.js';
+import { runPipeline } from '../src/pipeline/pipeline.js';
 import { openCheckpoint } from '../src/sources/checkpoint.js';
-import { DelayedMoESource } from '../src/sources/delayed-moe.js';
 import { llamaConfig, llamaTensors, type Shape } from './cli-fixture.js';
 import { directory, safetensors } from './sources-fixture.js';
 

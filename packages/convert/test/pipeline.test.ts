@@ -2,8 +2,8 @@ import { crc32 } from 'node:zlib';
 import { type ByteSink, CflowError, elements, ModelWriter, modelTensors, PRESETS } from '@cflow/format';
 import { expect, it } from 'vitest';
 import { draftMetadata } from '../src/convert.js';
-import { runPipeline } from '../src/pipeline.js';
-import { DelayedMoESource } from '../src/sources/delayed-moe.js';
+import { DelayedMoESource } from '../src/pipeline/delayed-moe.js';
+import { runPipeline } from '../src/pipeline/pipeline.js';
 
 const config = {
   ...PRESETS.arch2_4!,

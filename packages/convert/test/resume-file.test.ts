@@ -4,8 +4,8 @@ import { join } from 'node:path';
 import { crc32 } from 'node:zlib';
 import { CflowError } from '@cflow/format';
 import { describe, expect, it, onTestFinished, vi } from 'vitest';
-import { partialNames, ResumableFile } from '../src/resume-file.js';
-import { readJournal } from '../src/resume-journal.js';
+import { partialNames, ResumableFile } from '../src/resume/file.js';
+import { readJournal } from '../src/resume/journal.js';
 import { listing } from './cli-fixture.js';
 import { directory } from './sources-fixture.js';
 

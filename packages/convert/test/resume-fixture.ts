@@ -1,8 +1,8 @@
 import { readFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
 import type { ConvertRequest } from '../src/options.js';
-import { partialNames } from '../src/resume-file.js';
-import { readJournal } from '../src/resume-journal.js';
+import { partialNames } from '../src/resume/file.js';
+import { readJournal } from '../src/resume/journal.js';
 import { llamaConfig, llamaTensors, type Shape, startNode } from './cli-fixture.js';
 import { safetensors } from './sources-fixture.js';
 

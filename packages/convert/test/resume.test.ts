@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { convert } from '../src/convert.js';
-import { readJournal } from '../src/resume-journal.js';
+import { readJournal } from '../src/resume/journal.js';
 import { listing, run } from './cli-fixture.js';
 import { bf16Files, killInTheMiddle, LARGER, sameBytes } from './resume-fixture.js';
 

@@ -1,6 +1,6 @@
 import { type Layout, modelStreams, parseModelConfig, type Region } from '@cflow/format';
 import { describe, expect, it } from 'vitest';
-import { DelayedMoESource } from '../src/sources/delayed-moe.js';
+import { DelayedMoESource } from '../src/pipeline/delayed-moe.js';
 
 const config = parseModelConfig({
   name: 'm',

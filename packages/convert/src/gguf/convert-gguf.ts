@@ -11,8 +11,6 @@ import {
   parameterCount,
 } from '@cflow/format';
 import { checkTarget, openFileSource } from '@cflow/format/node';
-import type { AtomicFile } from '../atomic-file.js';
-import { throwIfInterrupted } from '../interrupt.js';
 import {
   type ConvertOptions,
   type ConvertRequest,
@@ -20,7 +18,9 @@ import {
   GGUF_EXTENSION,
   resolveOptions,
 } from '../options.js';
+import { throwIfInterrupted } from '../pipeline/interrupt.js';
 import type { CheckpointSource } from '../sources/checkpoint.js';
+import type { AtomicFile } from '../targets/atomic-file.js';
 import { exportGguf, planExport } from './export.js';
 import { importGguf } from './import.js';
 import { openGguf } from './source.js';

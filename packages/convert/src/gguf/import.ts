@@ -11,8 +11,8 @@ import {
   stripeId,
   type TensorSpec,
 } from '@cflow/format';
-import { throwIfInterrupted } from '../interrupt.js';
-import { WorkerPool } from '../pool.js';
+import { throwIfInterrupted } from '../pipeline/interrupt.js';
+import { WorkerPool } from '../pipeline/pool.js';
 import { blocksToStripe, wholeGroups } from './blocks.js';
 import { recoverBlocks } from './recover.js';
 import { DECODERS, dtypeOf, type GgufModel, readPlain, readRows } from './source.js';

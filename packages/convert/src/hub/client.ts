@@ -1,6 +1,6 @@
 /** Requests to the Hub and to the hosts that it sends us to: retried, timed, and with the token for the Hub alone. */
 import { CflowError } from '@cflow/format';
-import { throwIfInterrupted } from '../interrupt.js';
+import { throwIfInterrupted } from '../pipeline/interrupt.js';
 import type { HubEnvironment } from './environment.js';
 import { type HubPlace, placeName, statusError, Transient } from './errors.js';
 

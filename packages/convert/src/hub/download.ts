@@ -3,7 +3,7 @@ import { createHash, type Hash } from 'node:crypto';
 import { type FileHandle, mkdir, open, rename, statfs, unlink } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { CflowError } from '@cflow/format';
-import { throwIfInterrupted } from '../interrupt.js';
+import { throwIfInterrupted } from '../pipeline/interrupt.js';
 import { type HubCache, unwritable } from './cache.js';
 import { changedError } from './errors.js';
 import type { HubFile } from './listing.js';

@@ -8,10 +8,10 @@ import {
   stripeBytes,
 } from '@cflow/format/stripes';
 import { NATIVE_INPUTS, nativeQuantizer } from '@cflow/runtime-native/quantize';
+import type { FileRows } from '../sources/checkpoint.js';
+import { DECODERS, type SafetensorsDtype } from '../sources/safetensors-dtype.js';
 import { readFileRows } from './file-rows.js';
 import { serveTasks } from './serve.js';
-import type { FileRows } from './sources/checkpoint.js';
-import { DECODERS, type SafetensorsDtype } from './sources/safetensors-dtype.js';
 
 export interface StripeWork {
   /** Of the tensor, for errors. */

@@ -12,10 +12,10 @@ import {
   stripeId,
   type TensorSpec,
 } from '@cflow/format';
+import type { FileRows } from '../sources/checkpoint.js';
+import { type DelayedMoESource, type StripeStep, stripeSteps } from './delayed-moe.js';
 import { orInterrupted, throwIfInterrupted } from './interrupt.js';
 import { WorkerPool } from './pool.js';
-import type { FileRows } from './sources/checkpoint.js';
-import { type DelayedMoESource, type StripeStep, stripeSteps } from './sources/delayed-moe.js';
 import type { StripeWork } from './worker.js';
 
 export interface PipelineOptions {

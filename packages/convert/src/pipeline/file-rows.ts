@@ -2,7 +2,7 @@
 import { readSync } from 'node:fs';
 import { errno } from '@cflow/format/node';
 import { CflowError } from '@cflow/format/stripes';
-import type { FileRows } from './sources/checkpoint.js';
+import type { FileRows } from '../sources/checkpoint.js';
 
 /** A read that a signal interrupts is repeated; one that keeps failing is an error after all. */
 const MAX_INTERRUPTIONS = 1_000;

@@ -8,7 +8,7 @@ import { hostname } from 'node:os';
 import { CflowError } from '@cflow/format';
 import { errno } from '@cflow/format/node';
 import { z } from 'zod';
-import { failed } from './atomic-file.js';
+import { failed } from '../targets/atomic-file.js';
 
 const VERSION = 1;
 

@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { lstat, unlink } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { type ByteSink, CflowError, type Crc32, type ErrorCode } from '@cflow/format';
-import { AtomicFile } from './atomic-file.js';
+import { AtomicFile } from '../targets/atomic-file.js';
 import {
   type Facts,
   isRunning,
@@ -12,7 +12,7 @@ import {
   readJournal,
   requireSameFacts,
   type Sum,
-} from './resume-journal.js';
+} from './journal.js';
 
 /** Whichever comes first: what was written since is then secured, beside the writing. */
 const SECURE_BYTES = 64 * 1024 * 1024;

@@ -2,9 +2,9 @@
 import { createHash } from 'node:crypto';
 import { stat } from 'node:fs/promises';
 import { CflowError, type MetadataDraft } from '@cflow/format';
-import type { ConvertOptions } from './options.js';
-import type { Facts } from './resume-journal.js';
-import type { SourceFile } from './sources/checkpoint.js';
+import type { ConvertOptions } from '../options.js';
+import type { SourceFile } from '../sources/checkpoint.js';
+import type { Facts } from './journal.js';
 
 /**
  * The facts of a conversion to a file of `bytes` bytes. Files count by name, size, and time of change or claimed hash:

@@ -3,7 +3,7 @@
  * which a delayed model asks for them. Each stripe is one contiguous read, so memory stays at a few stripes.
  */
 import { type Layout, partStripes, type Region, type StreamPart, type Stripe } from '@cflow/format';
-import type { CheckpointSource, FileRows } from './checkpoint.js';
+import type { CheckpointSource, FileRows } from '../sources/checkpoint.js';
 
 /** One step of the file: an output stripe of a matrix, or a whole plain tensor. */
 export interface StripeStep {

@@ -25,7 +25,7 @@ export class WorkerPool {
   /** `script`: of each thread; it calls `serveTasks`. */
   constructor(threads: number, script: 'worker.js' | 'hash-worker.js') {
     // Tests run from src/, where the worker exists only compiled.
-    const file = new URL(import.meta.url.replace(/\/src\/pool\.ts$/, '/dist/pool.js'));
+    const file = new URL(import.meta.url.replace(/\/src\/pipeline\/pool\.ts$/, '/dist/pipeline/pool.js'));
     this.#workers = Array.from({ length: threads }, () => {
       const worker = new Worker(new URL(`./${script}`, file));
       const entry = { worker, jobs: new Set<number>() };

@@ -10,9 +10,9 @@ import {
   type ModelFile,
   safetensorsBytes,
 } from '@cflow/format';
+import { throwIfInterrupted } from '../pipeline/interrupt.js';
+import { SINGLE_FILE } from '../sources/shards.js';
 import { AtomicFile, checkSpace, failed } from './atomic-file.js';
-import { throwIfInterrupted } from './interrupt.js';
-import { SINGLE_FILE } from './sources/shards.js';
 
 /** The small files of a checkpoint directory, by name. */
 export function checkpointTexts({ config, metadata }: ModelFile): Record<string, string> {

@@ -1,1 +1,0 @@
-export { parseQuota, type ThreadBudget, threadBudget } from '@cflow/runtime-native';
