@@ -1,5 +1,5 @@
 // The addon: what src/native/addon.ts declares.
-#include "../engine/memory.h"
+#include "../base/memory.h"
 #include "bandwidth.h"
 #include "disk.h"
 #include "handles.h"

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "../engine/memory.h"
+#include "../base/memory.h"
 #include "options.h"
 #include "work.h"
 

@@ -4,8 +4,8 @@
 
 #include <cstring>
 
-#include "../engine/error.h"
-#include "../engine/memory.h"
+#include "../base/error.h"
+#include "../base/memory.h"
 
 namespace cflow {
 namespace {

@@ -3,8 +3,8 @@
 #include <chrono>
 #include <cstring>
 
-#include "../engine/error.h"
-#include "../engine/memory.h"
+#include "../base/error.h"
+#include "../base/memory.h"
 
 #if defined(__linux__)
 #include <linux/perf_event.h>

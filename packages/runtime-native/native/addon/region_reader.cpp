@@ -6,7 +6,7 @@
 #include <cstring>
 #include <thread>
 
-#include "../engine/memory.h"
+#include "../base/memory.h"
 
 namespace cflow {
 namespace {

@@ -7,10 +7,10 @@
 #include <thread>
 #include <utility>
 
+#include "../base/memory.h"
+#include "../tiers/kv_cache.h"
 #include "../tiers/kv_spill.h"
 #include "executor.h"
-#include "kv_cache.h"
-#include "memory.h"
 #include "storage.h"
 
 namespace cflow {
@@ -20,11 +20,25 @@ namespace {
 /// Logits of a batch are [tokens, vocabulary]; with all of them asked for, batches are shorter.
 constexpr uint32_t kMostLogitRows = 64;
 
+/// [phase][]: the caches that a token attends over.
+std::vector<std::vector<uint32_t>> attended_caches(const Program& program) {
+  std::vector<std::vector<uint32_t>> attended;
+  for (const Stage& stage : program.stages) {
+    std::vector<uint32_t>& caches = attended.emplace_back();
+    for (const uint32_t step : stage.parallel) {
+      if (const auto* attend = std::get_if<step::Attend>(&program.steps[step])) caches.push_back(attend->cache);
+    }
+  }
+  return attended;
+}
+
 class SessionState final : public Session {
  public:
   SessionState(const Program& program, const EngineOptions& options) {
     for (const CacheShape& shape : program.caches) caches.emplace_back(shape, options.cache, options.max_batch);
-    if (options.spill.cache_bytes) spill = std::make_unique<KvSpill>(caches, program, options.spill);
+    if (options.spill.cache_bytes) {
+      spill = std::make_unique<KvSpill>(caches, attended_caches(program), program.context_length, options.spill);
+    }
   }
 
   void cancel() override { cancelled.store(true, std::memory_order_relaxed); }

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "../base/error.h"
 #include "../io/io.h"
 #include "../tiers/expert_store.h"
 #include "../tiers/spill.h"
-#include "error.h"
 #include "program.h"
 
 namespace cflow {

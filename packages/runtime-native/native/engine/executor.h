@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "../base/team.h"
 #include "engine.h"
 #include "ops.h"
-#include "team.h"
 #include "storage.h"
 
 namespace cflow {

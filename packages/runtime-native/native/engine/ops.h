@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
+#include "../base/error.h"
+#include "../tiers/kv_cache.h"
 #include "engine.h"
-#include "error.h"
-#include "kv_cache.h"
 #include "program.h"
 
 namespace cflow {

@@ -7,6 +7,7 @@
 
 #include "../kernels/kernels.h"
 #include "../tiers/fetch.h"
+#include "../tiers/kv_cache.h"
 
 namespace cflow {
 
@@ -179,12 +180,6 @@ struct Stage {
   std::vector<uint32_t> serial;
   /// Behind the serial ones, once a batch.
   std::vector<uint32_t> transfers;
-};
-
-struct CacheShape {
-  uint32_t kv_heads;
-  uint32_t head_dim;
-  uint32_t window;  // 0 = all
 };
 
 /// From `length` positions on, frequency i is multiplied by g^(-2i / (rotaryDim - 2)),

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "memory.h"
+#include "../base/memory.h"
 
 namespace cflow {
 

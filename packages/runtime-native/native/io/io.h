@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "../engine/error.h"
+#include "../base/error.h"
 
 namespace cflow {
 

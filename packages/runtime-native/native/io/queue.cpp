@@ -5,7 +5,7 @@
 #include <new>
 #include <utility>
 
-#include "../engine/team.h"
+#include "../base/team.h"
 #include "faults.h"
 
 namespace cflow {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <memory>
 
-#include "../engine/memory.h"
+#include "../base/memory.h"
 
 namespace cflow {
 

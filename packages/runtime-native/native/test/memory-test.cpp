@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-#include "../engine/memory.h"
+#include "../base/memory.h"
 
 using namespace cflow;
 

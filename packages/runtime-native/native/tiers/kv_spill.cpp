@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
-#include <variant>
 
 namespace cflow {
 
@@ -23,8 +22,9 @@ uint8_t* KvSpill::Area::page(uint64_t index) const {
   return memory.data() + index * page_bytes;
 }
 
-KvSpill::KvSpill(std::vector<KvCache>& caches, const Program& program, const SpillOptions& options)
-    : caches_(caches), options_(options), most_pages_(pages_of(program.context_length)) {
+KvSpill::KvSpill(std::vector<KvCache>& caches, const std::vector<std::vector<uint32_t>>& attended,
+                 uint32_t context_length, const SpillOptions& options)
+    : caches_(caches), options_(options), most_pages_(pages_of(context_length)) {
   std::vector<uint32_t> extent_of(caches.size());
   uint64_t end = 0;
   for (uint32_t cache = 0; cache < caches.size(); cache++) {
@@ -36,11 +36,10 @@ KvSpill::KvSpill(std::vector<KvCache>& caches, const Program& program, const Spi
     all_page_bytes_ += bytes;
     page_bytes_ = std::max(page_bytes_, bytes);
   }
-  for (const Stage& stage : program.stages) {
+  for (const std::vector<uint32_t>& phase : attended) {
     const size_t before = uses_.size();
-    for (const uint32_t step : stage.parallel) {
-      const auto* attend = std::get_if<step::Attend>(&program.steps[step]);
-      if (attend && program.caches[attend->cache].window == 0) uses_.push_back(extent_of[attend->cache]);
+    for (const uint32_t cache : phase) {
+      if (caches[cache].shape().window == 0) uses_.push_back(extent_of[cache]);
     }
     area_count_ = std::max<uint64_t>(area_count_, 2 * (uses_.size() - before));
   }

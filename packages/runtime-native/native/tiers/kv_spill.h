@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
-#include "../engine/kv_cache.h"
 #include "fetch.h"
+#include "kv_cache.h"
 #include "spill.h"
 
 namespace cflow {
@@ -21,8 +21,10 @@ namespace cflow {
 class KvSpill {
  public:
   /// @param caches of the session; outlive this
-  /// @param program gives the order of use and the longest context
-  KvSpill(std::vector<KvCache>& caches, const Program& program, const SpillOptions& options);
+  /// @param attended [phase][]: the caches that a token attends over in each phase, in order of use
+  /// @param context_length the most positions that a session has
+  KvSpill(std::vector<KvCache>& caches, const std::vector<std::vector<uint32_t>>& attended, uint32_t context_length,
+          const SpillOptions& options);
   /// Takes back what is queued and waits for what is under way.
   ~KvSpill();
 

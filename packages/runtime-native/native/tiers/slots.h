@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "../engine/memory.h"
+#include "../base/memory.h"
 #include "../io/io.h"
 #include "fetch.h"
 

@@ -6,10 +6,16 @@
 #include <cstdint>
 #include <vector>
 
-#include "memory.h"
-#include "program.h"
+#include "../base/memory.h"
+#include "../kernels/kernels.h"
 
 namespace cflow {
+
+struct CacheShape {
+  uint32_t kv_heads;
+  uint32_t head_dim;
+  uint32_t window;  // 0 = all
+};
 
 /// Pages that were dropped, where they are for the time being.
 class StagedPages {
