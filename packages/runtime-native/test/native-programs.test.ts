@@ -15,6 +15,8 @@ const run = (command: string, ...args: string[]): string =>
 describe('native programs', () => {
   it.each([
     ['memory-test', 8],
+    ['sigbus-test', 500],
+    ['program-test', 40],
     ['engine-test', 300],
     ['tier-test', 10_000],
     ['spill-test', 5000],
@@ -22,5 +24,12 @@ describe('native programs', () => {
     run('make', '-C', native, `../build/native/${name}`);
     const [, checks] = new RegExp(`^${name}: (\\d+) checks\\n$`, 'm').exec(run(join(build, name))) ?? [];
     expect(Number(checks)).toBeGreaterThan(least);
+  });
+
+  it('pressure-test, one refusal in 53', { timeout: 9 * MINUTE }, () => {
+    run('make', '-C', native, '../build/native/pressure-test');
+    expect(run(join(build, 'pressure-test'), '53')).toMatch(
+      /spilling, \d+ calls, each and all after it\n.* checks\n$/,
+    );
   });
 });

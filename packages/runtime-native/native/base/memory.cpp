@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,21 +27,25 @@ std::string in_words(uint64_t bytes) {
   return text;
 }
 
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using OpenFile = std::unique_ptr<std::FILE, CloseFile>;
+
 /// The number after `key` in a file of lines, times `unit`; of a file with a bare number when key is empty.
 uint64_t number_in(const char* path, const char* key, uint64_t unit) {
-  std::FILE* file = std::fopen(path, "re");
+  const OpenFile file(std::fopen(path, "re"));
   if (!file) return kUnlimited;
   uint64_t value = kUnlimited;
   char line[256];
   const size_t length = std::strlen(key);
-  while (std::fgets(line, sizeof line, file)) {
+  while (std::fgets(line, sizeof line, file.get())) {
     if (std::strncmp(line, key, length) != 0) continue;
     char* end = nullptr;
     const unsigned long long number = std::strtoull(line + length, &end, 10);
     if (end != line + length && number < kUnlimited / unit) value = number * unit;
     break;
   }
-  std::fclose(file);
   return value;
 }
 
@@ -77,11 +82,11 @@ bool lists(std::string_view names, std::string_view name) {
 
 /// The group of this process, from the root of its hierarchy: "" for the root itself, or where nothing says.
 std::string own_group(const std::string& root, const char* controller) {
-  std::FILE* file = std::fopen((root + "/proc/self/cgroup").c_str(), "re");
+  const OpenFile file(std::fopen((root + "/proc/self/cgroup").c_str(), "re"));
   if (!file) return "";
   std::string group;
   char line[4096];
-  while (std::fgets(line, sizeof line, file)) {
+  while (std::fgets(line, sizeof line, file.get())) {
     // hierarchy:controllers:path
     const char* controllers = std::strchr(line, ':');
     const char* path = controllers ? std::strchr(controllers + 1, ':') : nullptr;
@@ -89,7 +94,6 @@ std::string own_group(const std::string& root, const char* controller) {
     if (!lists({controllers + 1, path}, controller)) continue;
     group.assign(path + 1, std::strcspn(path + 1, "\n"));
   }
-  std::fclose(file);
   return group == "/" ? "" : group;
 }
 

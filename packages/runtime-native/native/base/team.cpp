@@ -20,10 +20,15 @@ Team::Team(unsigned threads) : size_(threads), spins_(spins_for(threads)) {
     threads_.reserve(threads - 1);
     for (unsigned i = 1; i < threads; i++) threads_.emplace_back([this, i] { work(i); });
   } catch (const std::system_error& error) {
-    const std::string started = std::to_string(threads_.size() + 1);
+    const size_t started = threads_.size() + 1;
     stop();
-    throw Error("LIMIT_EXCEEDED", "cannot start thread " + started + " of " + std::to_string(threads) + ": " + error.what(),
+    throw Error("LIMIT_EXCEEDED",
+                "cannot start thread " + std::to_string(started) + " of " + std::to_string(threads) + ": " + error.what(),
                 "use fewer threads");
+  } catch (...) {
+    // No memory for a thread: those that wait would outlive this.
+    stop();
+    throw;
   }
 }
 

@@ -28,6 +28,7 @@ Buffers::Buffers(const Program& program, const Kernels& kernels, Arithmetic arit
   if (arithmetic == Arithmetic::q8) {
     for_each_step<step::Quantize>(program, [&](const step::Quantize& s) {
       specs_[s.input].parts = s.parts;
+      specs_[s.input].part_length = s.part_length;
       specs_[s.input].part_bytes = kernels.q8_row_bytes(static_cast<int>(s.part_length));
     });
   }
@@ -35,26 +36,32 @@ Buffers::Buffers(const Program& program, const Kernels& kernels, Arithmetic arit
 }
 
 void Buffers::reserve(uint32_t tokens, uint32_t head) {
-  const uint32_t rows = tokens - head;
   specs_[output_].first = head;
-  if (tokens <= tokens_ && rows <= output_rows_) return;
-  tokens_ = std::max(tokens, tokens_);
-  output_rows_ = std::max(rows, output_rows_);
+  if (tokens <= tokens_ && tokens - head <= output_rows_) return;
+  const uint32_t room = std::max(tokens, tokens_);
+  const uint32_t output_room = std::max(tokens - head, output_rows_);
+  std::vector<Spec> specs = specs_;
+  std::vector<Rope> ropes = ropes_;
   size_t end = 0;
   auto take = [&end](size_t bytes) {
     const size_t at = end;
     end += (bytes + 63) / 64 * 64;
     return at;
   };
-  for (size_t i = 0; i < specs_.size(); i++) {
-    Spec& spec = specs_[i];
-    const size_t rows = i == output_ ? output_rows_ : tokens_;
+  for (size_t i = 0; i < specs.size(); i++) {
+    Spec& spec = specs[i];
+    const size_t rows = i == output_ ? output_room : room;
     spec.f32_at = take(rows * spec.stride * sizeof(float));
     spec.q8_at = take(rows * spec.parts * spec.part_bytes);
   }
-  for (Rope& rope : ropes_) rope.at = take(size_t{tokens_} * 2 * rope.half * sizeof(float));
-  block_ = Block();
-  block_ = Block(end, "buffers");
+  for (Rope& rope : ropes) rope.at = take(size_t{room} * 2 * rope.half * sizeof(float));
+  Block block(end, "buffers");
+  // Nothing throws from here on. What was there serves smaller batches if the new block is refused.
+  block_ = std::move(block);
+  specs_ = std::move(specs);
+  ropes_ = std::move(ropes);
+  tokens_ = room;
+  output_rows_ = output_room;
 }
 
 float* Buffers::rope_row(uint32_t table, uint32_t token) const {

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <iterator>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -11,6 +13,7 @@
 #include "../tiers/kv_cache.h"
 #include "../tiers/kv_spill.h"
 #include "executor.h"
+#include "program_check.h"
 #include "storage.h"
 
 namespace cflow {
@@ -51,7 +54,7 @@ class SessionState final : public Session {
     return count;
   }
 
-  /// Room in all caches for so many tokens. @throws Error MEMORY before anything is allocated, WRITE_FAILED
+  /// Room in all caches for so many tokens. @throws Error MEMORY, and then none has grown; WRITE_FAILED
   void reserve(uint32_t count) {
     const uint64_t positions = position + count;
     if (spill) spill->begin(position, positions);
@@ -59,7 +62,7 @@ class SessionState final : public Session {
     for (const KvCache& cache : caches) needed += cache.bytes_for(positions);
     if (needed) {
       require_memory(needed, "key/value caches");
-      for (KvCache& cache : caches) cache.reserve(positions);
+      grow(positions);
     }
     uint64_t used = spill ? spill->bytes() : 0;
     for (const KvCache& cache : caches) used += cache.bytes();
@@ -71,6 +74,18 @@ class SessionState final : public Session {
     if (!spill) return {};
     const SpillStats now = spill->stats();
     return now - std::exchange(noted, now);
+  }
+
+  /// All caches or none.
+  void grow(uint64_t positions) {
+    std::vector<size_t> before;
+    for (const KvCache& cache : caches) before.push_back(cache.pages());
+    try {
+      for (KvCache& cache : caches) cache.reserve(positions);
+    } catch (...) {
+      for (size_t i = 0; i < caches.size(); i++) caches[i].shrink(before[i]);
+      throw;
+    }
   }
 
   std::vector<KvCache> caches;
@@ -103,28 +118,19 @@ class EngineImpl final : public Engine {
   }
 
   std::shared_ptr<Session> create_session() override {
-    return std::make_shared<SessionState>(executor_.program(), options_);
+    return with_typed_errors([&] { return std::make_shared<SessionState>(executor_.program(), options_); });
   }
 
   void submit(std::shared_ptr<Session> session, Job job) override {
-    {
+    with_typed_errors([&] {
       const std::lock_guard lock(mutex_);
       queue_.push_back({std::static_pointer_cast<SessionState>(std::move(session)), std::move(job)});
-    }
+    });
     wake_.notify_one();
   }
 
   EngineStats stats() const override {
-    EngineStats stats;
-    stats.weight_bytes = storage_.weights().size();
-    stats.resident_bytes = storage_.weights().resident_bytes();
-    stats.scratch_bytes = executor_.scratch_bytes();
-    stats.barriers_per_token = executor_.barriers();
-    stats.bytes_read = executor_.bytes_read();
-    const std::lock_guard lock(mutex_);
-    stats.profile = profile_;
-    stats.tiers = tiers_;
-    return stats;
+    return with_typed_errors([&] { return figures(); });
   }
 
   std::vector<Routing> take_routings() override {
@@ -138,14 +144,28 @@ class EngineImpl final : public Engine {
     Job job;
   };
 
+  EngineStats figures() const {
+    EngineStats stats;
+    stats.weight_bytes = storage_.weights().size();
+    stats.resident_bytes = storage_.weights().resident_bytes();
+    stats.scratch_bytes = executor_.scratch_bytes();
+    stats.barriers_per_token = executor_.barriers();
+    stats.bytes_read = executor_.bytes_read();
+    const std::lock_guard lock(mutex_);
+    stats.profile = profile_;
+    stats.tiers = tiers_;
+    return stats;
+  }
+
   /// The engine's thread: it takes jobs in order, and computes as the first of the team.
   void lead() {
     Entry entry;
     while (next(entry)) {
-      auto error = closing_ ? std::make_unique<Error>("INTERRUPTED", "the model was closed") : attempt(entry);
+      std::optional<Error> error = closing_ ? closed_ : attempt(entry);
       // Before the caller hears of it: it may close the session.
-      if (!release(entry) && !error) error = std::make_unique<Error>("MEMORY", "the system refused memory");
-      entry.job.done(error.get());
+      std::optional<Error> unnoted = release(entry);
+      if (!error) error = std::move(unnoted);
+      entry.job.done(error ? &*error : nullptr);
       entry = {};
     }
   }
@@ -160,21 +180,17 @@ class EngineImpl final : public Engine {
     return true;
   }
 
-  std::unique_ptr<Error> attempt(Entry& entry) {
+  std::optional<Error> attempt(Entry& entry) {
     try {
       run(*entry.session, entry.job);
-      return nullptr;
-    } catch (const Error& error) {
-      return std::make_unique<Error>(error);
-    } catch (const std::bad_alloc&) {
-      return std::make_unique<Error>("MEMORY", "the system refused memory");
-    } catch (const std::exception& error) {
-      return std::make_unique<Error>("INTERNAL", error.what());
+      return std::nullopt;
+    } catch (...) {
+      return current_error();
     }
   }
 
-  /// False: there is no memory for the figures of the job.
-  bool release(const Entry& entry) {
+  /// Notes the figures of a job. An error: there is no memory for them.
+  std::optional<Error> release(const Entry& entry) {
     const std::lock_guard lock(mutex_);
     running_ = nullptr;
     try {
@@ -182,10 +198,12 @@ class EngineImpl final : public Engine {
       const SpillStats spill = tiers_.spill;
       tiers_ = storage_.stats();
       (tiers_.spill = spill) += entry.session->take_spill_stats();
-      for (Routing& routing : executor_.take_routings()) routings_.push_back(std::move(routing));
-      return true;
-    } catch (const std::bad_alloc&) {
-      return false;
+      std::vector<Routing> chosen = executor_.take_routings();
+      routings_.reserve(routings_.size() + chosen.size());
+      std::move(chosen.begin(), chosen.end(), std::back_inserter(routings_));
+      return std::nullopt;
+    } catch (...) {
+      return current_error();
     }
   }
 
@@ -221,6 +239,7 @@ class EngineImpl final : public Engine {
   }
 
   const EngineOptions options_;
+  const std::optional<Error> closed_{Error("INTERRUPTED", "the model was closed")};
   Storage storage_;
   Executor executor_;
   mutable std::mutex mutex_;
@@ -242,14 +261,10 @@ std::shared_ptr<Engine> Engine::open(int fd, uint64_t size, Program program, con
   if (options.threads == 0 || options.max_batch == 0 || !options.kernels) {
     throw Error("INTERNAL", "an engine needs threads, a batch and kernels");
   }
-  if (program.stages.empty()) throw Error("INTERNAL", "an empty program");
-  try {
+  return with_typed_errors([&] {
+    check_program(program, options);
     return std::make_shared<EngineImpl>(fd, size, std::move(program), options);
-  } catch (const std::bad_alloc&) {
-    throw Error("MEMORY", "the system refused memory for the model's tables");
-  } catch (const std::system_error& error) {
-    throw Error("LIMIT_EXCEEDED", std::string("cannot start a thread: ") + error.what(), "use fewer threads");
-  }
+  });
 }
 
 }  // namespace cflow

@@ -129,9 +129,12 @@ class Engine {
 
   /// Cancels what runs, waits for it, and stops the threads.
   virtual ~Engine() = default;
+  /// @throws Error MEMORY
   virtual std::shared_ptr<Session> create_session() = 0;
   /// Queues a job; jobs run in order. Jobs of one session must not overlap (the caller sees to that).
+  /// @throws Error MEMORY, and then `done` is not called
   virtual void submit(std::shared_ptr<Session> session, Job job) = 0;
+  /// @throws Error MEMORY
   virtual EngineStats stats() const = 0;
   /// What was recorded since the last call, of batches that ran to their end.
   virtual std::vector<Routing> take_routings() = 0;

@@ -62,6 +62,18 @@ Executor::Executor(Program program, Storage& storage, const EngineOptions& optio
     stages_.push_back(std::move(prepared));
   }
   for (unsigned i = 0; i < options.threads; i++) scratch_.push_back(std::make_unique<Scratch>());
+  if (options.profile) name_profiles();
+}
+
+/// All entries exist before the first batch: while threads run one, nothing may throw outside of `guarded`.
+void Executor::name_profiles() {
+  for (Profile& profile : profiles_) {
+    for (const char* name : {kWait, kTransfer, kPrepare}) profile[name];
+    for (const PreparedStage& stage : stages_) {
+      for (const auto& op : stage.parallel) profile[op->name()];
+      for (const auto& op : stage.serial) profile[op->name()];
+    }
+  }
 }
 
 void Executor::run(const Tokens& tokens, std::vector<KvCache>& caches, KvSpill* spill,
@@ -110,7 +122,7 @@ void Executor::work(size_t first_stage, unsigned thread) {
       team_.meet([] {});
       guarded([&] { run_serial(stage, first, end, thread); });
     }
-    timed(thread, "wait", 0, [&] { team_.meet([&] { finish_stage(s, !share_tokens, thread); }); });
+    timed(thread, kWait, 0, [&] { team_.meet([&] { finish_stage(s, !share_tokens, thread); }); });
   }
 }
 
@@ -129,7 +141,7 @@ void Executor::guarded(Body&& body) {
 void Executor::finish_stage(size_t stage, bool serial, unsigned thread) {
   guarded([&] {
     if (serial) run_serial(stages_[stage], batch_.first, batch_.end, thread);
-    timed(thread, "transfer", 0, [&] {
+    timed(thread, kTransfer, 0, [&] {
       for (const auto& op : stages_[stage].parallel) op->finish(batch_);
       for (const auto& op : stages_[stage].transfers) op->run(batch_);
     });
@@ -145,7 +157,7 @@ void Executor::prepare(size_t index, unsigned thread) {
   uint32_t units = 0;
   uint32_t waiting = 0;
   uint64_t bytes = 0;
-  timed(thread, "prepare", 0, [&] {
+  timed(thread, kPrepare, 0, [&] {
     for (size_t i = 0; i < stage.parallel.size(); i++) {
       const uint32_t own = stage.parallel[i]->prepare(batch_);
       units += own;
@@ -181,7 +193,7 @@ void Executor::timed(unsigned thread, const char* name, uint64_t bytes, Body&& b
   if (!options_.profile) return body();
   const auto start = Clock::now();
   body();
-  ProfileEntry& entry = profiles_[thread][name];
+  ProfileEntry& entry = profiles_[thread].find(name)->second;
   entry.calls++;
   entry.seconds += std::chrono::duration<double>(Clock::now() - start).count();
   entry.bytes += bytes;
@@ -191,6 +203,7 @@ std::vector<ProfileEntry> Executor::profile() const {
   std::map<std::string, ProfileEntry> sums;
   for (const Profile& profile : profiles_) {
     for (const auto& [name, entry] : profile) {
+      if (entry.calls == 0) continue;
       ProfileEntry& sum = sums[name];
       sum.name = name;
       sum.calls += entry.calls;
@@ -204,13 +217,7 @@ std::vector<ProfileEntry> Executor::profile() const {
 }
 
 void Executor::throw_failure() {
-  if (failure_) {
-    try {
-      std::rethrow_exception(failure_);
-    } catch (const std::bad_alloc&) {
-      throw Error("MEMORY", "the system refused memory for the buffers of a step");
-    }
-  }
+  if (failure_) std::rethrow_exception(failure_);
   if (storage_.weights().faulted() || !storage_.weights().whole()) {
     throw Error("NOT_READABLE", "the file changed while it was in use, or its disk failed",
                 "copy or convert it again, and open it anew");

@@ -82,7 +82,9 @@ class Executor {
   using Clock = std::chrono::steady_clock;
   /// Time by what it went into; one a thread.
   using Profile = std::map<const char*, ProfileEntry>;
+  static constexpr const char *kWait = "wait", *kTransfer = "transfer", *kPrepare = "prepare";
 
+  void name_profiles();
   void work(size_t first_stage, unsigned thread);
   void run_units(PreparedStage& stage, unsigned thread);
   void run_serial(PreparedStage& stage, uint32_t first, uint32_t end, unsigned thread);

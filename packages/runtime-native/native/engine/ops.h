@@ -69,7 +69,7 @@ class Buffers {
   Buffers(const Program& program, const Kernels& kernels, Arithmetic arithmetic);
 
   /// Makes room for `tokens` rows, and for the output of the tokens from `head` on only: a row of logits is long.
-  /// Contents are lost. @throws Error MEMORY
+  /// Contents are lost. @throws Error MEMORY, and then there is room for as many as before
   void reserve(uint32_t tokens, uint32_t head);
   uint64_t bytes() const { return block_.size(); }
 
@@ -88,6 +88,11 @@ class Buffers {
     const Spec& spec = specs_[buffer];
     return block_.data() + spec.q8_at + (size_t{token} * spec.parts + part) * spec.part_bytes;
   }
+  /// Elements of a quantized part, and parts of a row; 0 and 1 = only f32.
+  uint32_t part_length(BufferId buffer) const { return specs_[buffer].part_length; }
+  uint32_t parts(BufferId buffer) const { return specs_[buffer].parts; }
+  /// Floats from part to part, as experts write them; 0 = no parts.
+  uint32_t part_stride(BufferId buffer) const { return specs_[buffer].part_stride; }
   /// Arithmetic of the matrices that read the buffer.
   Arithmetic arithmetic(BufferId buffer) const { return specs_[buffer].part_bytes ? Arithmetic::q8 : Arithmetic::f32; }
   /// Cosines and sines of a rope table for a token of the batch, [rotaryDim / 2] each.
@@ -104,6 +109,7 @@ class Buffers {
     uint32_t first = 0;
     uint32_t parts = 1;
     uint32_t part_stride = 0;
+    uint32_t part_length = 0;
     /// Bytes of one quantized part; 0 = only f32.
     size_t part_bytes = 0;
     size_t f32_at = 0;

@@ -17,7 +17,7 @@ class AttendOp final : public ParallelOp {
  public:
   AttendOp(const step::Attend& s, const CacheShape& shape, const Context& context)
       : context_(context), step_(s), shape_(shape), group_(s.heads / shape.kv_heads) {
-    const uint32_t width = s.heads * shape.head_dim;
+    const uint64_t width = uint64_t{s.heads} * shape.head_dim;
     check_input(context, s.q, width, name());
     check_output(context, s.out, width, name());
     if (group_ * shape.kv_heads != s.heads) throw Error("INTERNAL", "query heads are no multiple of kv heads");

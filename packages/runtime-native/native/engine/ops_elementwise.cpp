@@ -75,6 +75,9 @@ class QuantizeOp final : public TokenOp {
     if (s.parts == 0 || s.part_length == 0 || (s.parts == 1 ? context.buffers.length(s.input) : stride_) < s.part_length) {
       throw Error("INTERNAL", "a buffer is shorter than its quantized form");
     }
+    if (context.buffers.parts(s.input) != s.parts || context.buffers.part_length(s.input) != s.part_length) {
+      throw Error("INTERNAL", "a buffer is quantized in two ways, or under f32 arithmetic");
+    }
   }
   const char* name() const override { return "quantize"; }
   void run(const Batch&, uint32_t first, uint32_t end) const override {
@@ -125,8 +128,8 @@ class AppendOp final : public TokenOp {
   AppendOp(const step::Append& s, const Program& program, const Context& context) : context_(context), step_(s) {
     if (s.cache >= program.caches.size()) throw Error("INTERNAL", "a cache that does not exist");
     const CacheShape& shape = program.caches[s.cache];
-    check_input(context, s.k, shape.kv_heads * shape.head_dim, name());
-    check_input(context, s.v, shape.kv_heads * shape.head_dim, name());
+    check_input(context, s.k, uint64_t{shape.kv_heads} * shape.head_dim, name());
+    check_input(context, s.v, uint64_t{shape.kv_heads} * shape.head_dim, name());
   }
   const char* name() const override { return "append"; }
   void run(const Batch& batch, uint32_t first, uint32_t end) const override {
@@ -187,7 +190,7 @@ class RouteOp final : public TokenOp {
  public:
   RouteOp(const step::Route& s, const Context& context)
       : context_(context), step_(s), scale_(weight_floats(context, s.scale, context.buffers.length(s.logits))) {
-    check_output(context, s.out, 2 * s.top_k, name());
+    check_output(context, s.out, uint64_t{2} * s.top_k, name());
     if (s.top_k == 0 || s.top_k > context.buffers.length(s.logits)) throw Error("INTERNAL", "more chosen than experts");
   }
   const char* name() const override { return "route"; }

@@ -35,7 +35,7 @@ class Bank {
 };
 
 void check_routing(const Context& context, BufferId routing, uint32_t top_k, size_t experts) {
-  check_output(context, routing, 2 * top_k, "routing");
+  check_output(context, routing, uint64_t{2} * top_k, "routing");
   if (experts == 0 || top_k == 0 || top_k > experts) {
     throw Error("INTERNAL", "top " + std::to_string(top_k) + " of " + std::to_string(experts) + " experts");
   }
@@ -55,8 +55,8 @@ class ExpertsUpOp final : public ParallelOp {
         glu_(context.kernels.glu[static_cast<size_t>(s.activation)]),
         grouping_(s.routing, s.top_k, static_cast<uint32_t>(s.experts.size()), context.buffers) {
     check_routing(context, s.routing, s.top_k, s.experts.size());
-    check_input(context, s.input, s.gate.cols, name());
-    check_output(context, s.hidden, s.top_k * part_stride_, name());
+    check_activations(context, s.input, s.gate.cols, name());
+    check_output(context, s.hidden, uint64_t{s.top_k} * part_stride_, name());
     if (s.gate.rows != s.dim || s.up.rows != s.dim || s.up.cols != s.gate.cols) {
       throw Error("INTERNAL", "gate and up of an expert differ in shape");
     }
@@ -122,6 +122,12 @@ class ExpertsDownOp final : public ParallelOp {
     check_routing(context, s.routing, s.top_k, s.experts.size());
     check_output(context, s.out, s.down.rows, name());
     if (s.down.cols != s.dim) throw Error("INTERNAL", "down of an expert has another width than its hidden vector");
+    const Buffers& buffers = context.buffers;
+    const bool quantized = buffers.arithmetic(s.hidden) == Arithmetic::q8;
+    const bool fits = quantized ? buffers.parts(s.hidden) == s.top_k && buffers.part_length(s.hidden) >= s.dim
+                                : buffers.part_stride(s.hidden) >= s.dim &&
+                                      uint64_t{buffers.part_stride(s.hidden)} * s.top_k == buffers.length(s.hidden);
+    if (!fits) throw Error("INTERNAL", "hidden vectors of experts are not parts of their buffer");
   }
 
   const char* name() const override { return "experts down"; }

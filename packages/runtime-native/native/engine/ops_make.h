@@ -9,6 +9,9 @@
 
 namespace cflow {
 
+/// Elements of a buffer, rows and columns of a matrix: far beyond any model, and their products with a batch fit 64 bits.
+constexpr uint32_t kMostElements = 1u << 28;
+
 /// A tiled matrix, by output stripe.
 class StripedMatrix {
  public:
@@ -61,8 +64,11 @@ void multiply(const Context& context, Arithmetic arithmetic, const StripedMatrix
               uint32_t stripe, const void* const* in, uint32_t tokens, float* const* out);
 
 /// @throws Error INTERNAL if the buffer has another length
-void check_input(const Context& context, BufferId input, uint32_t cols, const char* op);
-void check_output(const Context& context, BufferId out, uint32_t rows, const char* op);
+void check_input(const Context& context, BufferId input, uint64_t cols, const char* op);
+void check_output(const Context& context, BufferId out, uint64_t rows, const char* op);
+/// What a tiled matrix reads: the buffer, or its quantized form, which must be as long.
+/// @throws Error INTERNAL
+void check_activations(const Context& context, BufferId input, uint32_t cols, const char* op);
 
 std::unique_ptr<ParallelOp> make_op(const step::Matvec& s, const Context& context);
 std::unique_ptr<ParallelOp> make_op(const step::GatedMatvec& s, const Context& context);

@@ -25,13 +25,15 @@ const float* weight_floats(const Context& context, Offset offset, uint64_t count
 
 StripedMatrix::StripedMatrix(const TiledMatrix& matrix, Dtype dtype)
     : rows_(static_cast<int>(matrix.rows)), cols_(static_cast<int>(matrix.cols)) {
-  if (matrix.rows == 0 || matrix.cols == 0 ||
+  if (matrix.rows == 0 || matrix.cols == 0 || matrix.rows > kMostElements || matrix.cols > kMostElements ||
       matrix.stripes.size() != static_cast<size_t>(ceil_div(rows_, kTileRows))) {
-    throw Error("INTERNAL", "a matrix of " + std::to_string(matrix.rows) + " rows has " +
-                                std::to_string(matrix.stripes.size()) + " stripes");
+    throw Error("INTERNAL", "a matrix of " + std::to_string(matrix.rows) + " rows and " + std::to_string(matrix.cols) +
+                                " columns has " + std::to_string(matrix.stripes.size()) + " stripes");
   }
   for (size_t i = 0; i < matrix.stripes.size(); i++) {
     const uint64_t bytes = stripe_bytes(dtype, stripe_rows(static_cast<uint32_t>(i)), cols_);
+    // A sum that wraps would pass for one within the file.
+    if (matrix.stripes[i] > INT64_MAX - bytes) throw Error("INTERNAL", "a stripe lies beyond any file");
     begin_ = std::min(begin_, matrix.stripes[i]);
     end_ = std::max(end_, matrix.stripes[i] + bytes);
     bytes_ += bytes;
@@ -69,16 +71,25 @@ void multiply(const Context& context, Arithmetic arithmetic, const StripedMatrix
   }
 }
 
-void check_input(const Context& context, BufferId input, uint32_t cols, const char* op) {
+void check_input(const Context& context, BufferId input, uint64_t cols, const char* op) {
   if (context.buffers.length(input) == cols) return;
   throw Error("INTERNAL", std::string(op) + " reads a buffer of " + std::to_string(context.buffers.length(input)) +
                               ", its matrix has " + std::to_string(cols) + " columns");
 }
 
-void check_output(const Context& context, BufferId out, uint32_t rows, const char* op) {
+void check_output(const Context& context, BufferId out, uint64_t rows, const char* op) {
   if (context.buffers.length(out) == rows) return;
   throw Error("INTERNAL", std::string(op) + " writes a buffer of " + std::to_string(context.buffers.length(out)) +
                               ", its matrix has " + std::to_string(rows) + " rows");
+}
+
+void check_activations(const Context& context, BufferId input, uint32_t cols, const char* op) {
+  check_input(context, input, cols, op);
+  if (context.buffers.arithmetic(input) == Arithmetic::f32) return;
+  if (context.buffers.parts(input) == 1 && context.buffers.part_length(input) == cols) return;
+  throw Error("INTERNAL", std::string(op) + " reads a buffer of which " +
+                              std::to_string(context.buffers.part_length(input)) + " elements are quantized, its matrix has " +
+                              std::to_string(cols) + " columns");
 }
 
 namespace {
@@ -101,7 +112,7 @@ class MatvecOp final : public ParallelOp {
   MatvecOp(const step::Matvec& s, const Context& context)
       : context_(context), input_(s.input), fetched_(s.stream != kInMemory) {
     for (const step::MatvecOutput& out : s.outs) {
-      check_input(context, s.input, out.matrix.cols, name());
+      check_activations(context, s.input, out.matrix.cols, name());
       check_output(context, out.out, out.matrix.rows, name());
       outs_.push_back({out.out, Tiles(out.matrix, s.stream, context), weight_floats(context, out.bias, out.matrix.rows)});
       bytes_ += outs_.back().matrix.bytes();
@@ -164,8 +175,8 @@ class GatedMatvecOp final : public ParallelOp {
         gate_bias_(weight_floats(context, s.gate_bias, s.gate.rows)),
         up_bias_(weight_floats(context, s.up_bias, s.up.rows)),
         glu_(context.kernels.glu[static_cast<size_t>(s.activation)]) {
-    check_input(context, s.input, s.gate.cols, name());
-    check_input(context, s.input, s.up.cols, name());
+    check_activations(context, s.input, s.gate.cols, name());
+    check_activations(context, s.input, s.up.cols, name());
     check_output(context, s.out, s.gate.rows, name());
     check_output(context, s.out, s.up.rows, name());
   }

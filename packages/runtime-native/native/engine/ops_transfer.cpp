@@ -12,7 +12,7 @@ class CallExpertsOp final : public TransferOp {
  public:
   CallExpertsOp(const step::CallExperts& s, uint32_t experts, const Context& context)
       : context_(context), step_(s), store_(context.storage.experts()), grouping_(s.routing, s.top_k, experts, context.buffers) {
-    if (s.top_k > experts || context.buffers.length(s.routing) != 2 * s.top_k) throw Error("INTERNAL", "a call of experts without a routing");
+    if (s.top_k > experts || context.buffers.length(s.routing) != uint64_t{2} * s.top_k) throw Error("INTERNAL", "a call of experts without a routing");
   }
 
   void run(const Batch& batch) override {

@@ -39,6 +39,7 @@ Storage::Storage(int fd, uint64_t size, const Program& program, const EngineOpti
 }
 
 void Storage::begin(uint32_t tokens) {
+  weights_->begin();
   if (experts_) experts_->begin(tokens);
   if (streams_) streams_->begin();
 }

@@ -1,6 +1,5 @@
 #include "weights.h"
 
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,97 +8,18 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
-#include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "../base/descriptor.h"
+#include "../base/sigbus.h"
 #include "../base/memory.h"
 
 namespace cflow {
 
 namespace {
-
-// A read beyond the end of a file that shrank after it was mapped raises SIGBUS, whose default ends the process. The
-// handler puts a page of zeros where the file's page was and notes it; the call that ran into it then fails.
-
-struct Guarded {
-  std::atomic<uintptr_t> begin{0};
-  std::atomic<uintptr_t> end{0};
-  std::atomic<bool> faulted{false};
-};
-
-constexpr int kMostMappings = 1024;
-Guarded guarded[kMostMappings];
-std::mutex guard_mutex;
-struct sigaction previous_action;
-uintptr_t page_size;
-
-Guarded* find_guarded(uintptr_t address) {
-  for (Guarded& entry : guarded) {
-    if (address >= entry.begin.load(std::memory_order_acquire) && address < entry.end.load(std::memory_order_acquire)) {
-      return &entry;
-    }
-  }
-  return nullptr;
-}
-
-void on_sigbus(int signal, siginfo_t* info, void* context) {
-  const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
-  if (Guarded* entry = find_guarded(address)) {
-    const int saved = errno;
-    void* page = reinterpret_cast<void*>(address / page_size * page_size);
-    const void* at = mmap(page, page_size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    errno = saved;
-    if (at != MAP_FAILED) {
-      entry->faulted.store(true, std::memory_order_release);
-      return;
-    }
-  }
-  if (previous_action.sa_flags & SA_SIGINFO) {
-    if (previous_action.sa_sigaction) return previous_action.sa_sigaction(signal, info, context);
-  } else if (previous_action.sa_handler != SIG_DFL && previous_action.sa_handler != SIG_IGN) {
-    return previous_action.sa_handler(signal);
-  }
-  // Nobody's: the instruction runs again and ends the process as it would have.
-  struct sigaction fallback = {};
-  fallback.sa_handler = SIG_DFL;
-  sigaction(SIGBUS, &fallback, nullptr);
-}
-
-/// Installed when the first file is mapped, and again if something took its place since.
-void install_handler() {
-  page_size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  struct sigaction current = {};
-  sigaction(SIGBUS, nullptr, &current);
-  if ((current.sa_flags & SA_SIGINFO) && current.sa_sigaction == on_sigbus) return;
-  previous_action = current;
-  struct sigaction action = {};
-  action.sa_sigaction = on_sigbus;
-  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  sigemptyset(&action.sa_mask);
-  sigaction(SIGBUS, &action, nullptr);
-}
-
-Guarded* guard(const void* data, uint64_t size) {
-  const std::lock_guard lock(guard_mutex);
-  install_handler();
-  for (Guarded& entry : guarded) {
-    if (entry.end.load(std::memory_order_relaxed)) continue;
-    const auto begin = reinterpret_cast<uintptr_t>(data);
-    entry.faulted.store(false, std::memory_order_relaxed);
-    entry.begin.store(begin, std::memory_order_release);
-    entry.end.store(begin + size, std::memory_order_release);
-    return &entry;
-  }
-  throw Error("LIMIT_EXCEEDED", std::to_string(kMostMappings) + " models are mapped already", "close some");
-}
-
-void unguard(Guarded* entry) {
-  const std::lock_guard lock(guard_mutex);
-  entry->end.store(0, std::memory_order_release);
-  entry->begin.store(0, std::memory_order_release);
-}
 
 [[noreturn]] void unreadable(const char* doing) {
   if (errno == ENOMEM) throw Error("MEMORY", std::string(doing) + ": the address space is full", "close other models");
@@ -130,42 +50,44 @@ int read_range(int fd, uint8_t* data, uint64_t from, uint64_t to) {
   return 0;
 }
 
+/// Pages of the file.
+class Mapping {
+ public:
+  Mapping(int fd, uint64_t size) : data_(mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0)), size_(size) {
+    if (data_ == MAP_FAILED) unreadable("cannot map the file");
+  }
+  Mapping(const Mapping&) = delete;
+  ~Mapping() { munmap(data_, size_); }
+  const uint8_t* data() const { return static_cast<const uint8_t*>(data_); }
+
+ private:
+  void* data_;
+  uint64_t size_;
+};
+
 class MappedWeights : public Weights {
  public:
-  MappedWeights(int fd, uint64_t size) {
-    void* at = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
-    if (at == MAP_FAILED) unreadable("cannot map the file");
-    data_ = static_cast<const uint8_t*>(at);
+  MappedWeights(int fd, uint64_t size) : mapping_(fd, size), file_(Descriptor::copy(fd)) {
+    data_ = mapping_.data();
     size_ = size;
-    try {
-      fd_ = dup(fd);
-      if (fd_ < 0) unreadable("cannot keep the file open");
-      if (fstat(fd, &opened_) != 0) unreadable("cannot look at the file");
-      // Reads go by what the file has now; its end must not be missing from the first of them on.
-      if (static_cast<uint64_t>(opened_.st_size) < size) became_shorter();
-      if (read_range(fd, head_, 0, head_bytes())) unreadable("cannot read the file");
-      guard_ = guard(at, size);
-    } catch (...) {
-      if (fd_ >= 0) close(fd_);
-      munmap(at, size);
-      throw;
-    }
-  }
-  ~MappedWeights() override {
-    unguard(guard_);
-    close(fd_);
-    munmap(const_cast<uint8_t*>(data_), size_);
+    if (!file_) unreadable("cannot keep the file open");
+    if (fstat(fd, &opened_) != 0) unreadable("cannot look at the file");
+    // Reads go by what the file has now; its end must not be missing from the first of them on.
+    if (static_cast<uint64_t>(opened_.st_size) < size) became_shorter();
+    if (read_range(fd, head_, 0, head_bytes())) unreadable("cannot read the file");
+    guard_.emplace(data_, size);
   }
   uint64_t resident_bytes() const override { return 0; }
-  bool faulted() const override { return guard_->faulted.load(std::memory_order_acquire); }
+  bool faulted() const override { return guard_->faulted(); }
+  void begin() const override { SigbusGuard::keep_installed(); }
   bool whole() const override {
     struct stat now = {};
-    if (fstat(fd_, &now) != 0 || now.st_size != opened_.st_size) return false;
+    if (fstat(file_.get(), &now) != 0 || now.st_size != opened_.st_size) return false;
     if (!same(now.st_mtim, opened_.st_mtim)) return false;
     if (same(now.st_ctim, opened_.st_ctim)) return true;
     // A new name, owner or mode changes this time too, and does no harm; but whoever writes may have set the other back.
     uint8_t head[kHead];
-    if (read_range(fd_, head, 0, head_bytes()) || std::memcmp(head, head_, head_bytes())) return false;
+    if (read_range(file_.get(), head, 0, head_bytes()) || std::memcmp(head, head_, head_bytes())) return false;
     opened_ = now;
     return true;
   }
@@ -176,8 +98,9 @@ class MappedWeights : public Weights {
   static constexpr uint64_t kHead = 4096;
   uint64_t head_bytes() const { return std::min(size_, kHead); }
 
-  int fd_ = -1;
-  Guarded* guard_ = nullptr;
+  const Mapping mapping_;
+  const Descriptor file_;
+  std::optional<SigbusGuard> guard_;
   /// As when the file was last known to be what was opened.
   mutable struct stat opened_ = {};
   uint8_t head_[kHead];
@@ -206,6 +129,7 @@ class ResidentWeights final : public Weights {
   }
   uint64_t resident_bytes() const override { return block_.size(); }
   bool faulted() const override { return false; }
+  void begin() const override {}
   bool whole() const override { return true; }
 
  private:
@@ -260,7 +184,9 @@ class DirectWeights final : public MappedWeights {
     uint64_t bytes = 0;
     for (Region& region : regions_) {
       region.at = bytes + region.offset % kIoAlign;
-      bytes += align_io(region.offset % kIoAlign + region.length);
+      if (__builtin_add_overflow(bytes, align_io(region.offset % kIoAlign + region.length), &bytes)) {
+        throw Error("MEMORY", "resident weights: more bytes than can be counted");
+      }
     }
     return bytes;
   }

@@ -22,14 +22,14 @@ constexpr uint32_t kMaxAgain = 100;
 
 std::string in_words(int error) { return std::generic_category().message(error); }
 
-/// Another open file on what `fd` is open on, so that flags are its own. -1: errno says why not.
-int reopen(int fd, int flags) {
+/// Another open file on what `fd` is open on, so that flags are its own. None: errno says why not.
+Descriptor reopen(int fd, int flags) {
 #ifdef __linux__
   const std::string path = "/proc/self/fd/" + std::to_string(fd);
-  return open(path.c_str(), flags | O_CLOEXEC);
+  return Descriptor(open(path.c_str(), flags | O_CLOEXEC));
 #else
   (void)flags;
-  return fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  return Descriptor::copy(fd);
 #endif
 }
 
@@ -42,25 +42,20 @@ IoFile::IoFile(int fd, IoMode mode) {
   size_ = static_cast<uint64_t>(info.st_size);
   const int access = flags & O_ACCMODE;
   // Where the file may not be opened again, the descriptor is shared.
-  buffered_fd_ = reopen(fd, access);
-  if (buffered_fd_ < 0) buffered_fd_ = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  if (buffered_fd_ < 0) throw Error("NOT_READABLE", "the file cannot be opened again: " + in_words(errno));
+  buffered_ = reopen(fd, access);
+  if (!buffered_) buffered_ = Descriptor::copy(fd);
+  if (!buffered_) throw Error("NOT_READABLE", "the file cannot be opened again: " + in_words(errno));
   if (mode == IoMode::buffered) {
     reason_ = "direct I/O: buffered was asked for";
     return;
   }
 #if defined(__linux__) && defined(O_DIRECT)
-  direct_fd_ = reopen(fd, access | O_DIRECT);
-  direct_ = direct_fd_ >= 0;
+  direct_file_ = reopen(fd, access | O_DIRECT);
+  direct_ = static_cast<bool>(direct_file_);
   if (!direct_) reason_ = "direct I/O: refused when the file was opened: " + in_words(errno);
 #else
   reason_ = "direct I/O: only on Linux";
 #endif
-}
-
-IoFile::~IoFile() {
-  if (direct_fd_ >= 0) close(direct_fd_);
-  close(buffered_fd_);
 }
 
 std::string IoFile::reason() const {
@@ -76,7 +71,7 @@ IoAttempt IoFile::next(IoBlock& block) const {
   block.direct = direct() && !block.refused && all % kIoAlign == 0;
   block.cached |= !block.direct;
   block.attempts++;
-  return {block.direct ? direct_fd_ : buffered_fd_, rest.offset, rest.length, rest.data};
+  return {block.direct ? direct_file_.get() : buffered_.get(), rest.offset, rest.length, rest.data};
 }
 
 std::optional<int> IoFile::settle(IoBlock& block, int64_t answer) {
@@ -111,7 +106,7 @@ void IoFile::forget(const IoBlock& block) const {
   // Whole pages only are forgotten.
   const uint64_t first = block.offset / kIoAlign * kIoAlign;
   const uint64_t end = align_io(block.offset + block.length);
-  posix_fadvise(buffered_fd_, static_cast<off_t>(first), static_cast<off_t>(end - first), POSIX_FADV_DONTNEED);
+  posix_fadvise(buffered_.get(), static_cast<off_t>(first), static_cast<off_t>(end - first), POSIX_FADV_DONTNEED);
 #else
   (void)block;
 #endif

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "../base/descriptor.h"
 #include "io.h"
 
 namespace cflow {
@@ -48,7 +49,6 @@ class IoFile {
   /// @throws Error NOT_READABLE
   IoFile(int fd, IoMode mode);
   IoFile(const IoFile&) = delete;
-  ~IoFile();
 
   /// Size when it was opened; what is written since is the queue's to add.
   uint64_t size() const { return size_; }
@@ -66,8 +66,8 @@ class IoFile {
   void give_up_direct(int error);
   void forget(const IoBlock& block) const;
 
-  int buffered_fd_ = -1;
-  int direct_fd_ = -1;
+  Descriptor buffered_;
+  Descriptor direct_file_;
   uint64_t size_ = 0;
   std::atomic<bool> direct_{false};
   mutable std::mutex mutex_;

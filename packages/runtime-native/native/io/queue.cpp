@@ -1,8 +1,11 @@
 #include "queue.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <new>
+#include <system_error>
 #include <utility>
 
 #include "../base/team.h"
@@ -38,6 +41,13 @@ std::atomic<uint32_t>& epoch_of(const Transfer& transfer) {
 }
 
 constexpr int kSpins = 2000;
+
+int64_t carry_out(const IoAttempt& attempt, IoRequest::Kind kind) {
+  const auto offset = static_cast<off_t>(attempt.offset);
+  const ssize_t moved = kind == IoRequest::Kind::read ? pread(attempt.fd, attempt.data, attempt.length, offset)
+                                                      : pwrite(attempt.fd, attempt.data, attempt.length, offset);
+  return moved < 0 ? -errno : moved;
+}
 
 }  // namespace
 
@@ -179,6 +189,38 @@ bool BlockQueue::settle(Blocks& mine, int64_t answer) {
   return true;
 }
 
+void BlockQueue::carry_through(Blocks& mine) {
+  for (bool ended = false; !ended;) {
+    IoBlock& block = mine.front();
+    ended = settle(mine, carry_out(file_.next(block), block.kind));
+  }
+}
+
+void BlockQueue::serve() {
+  Blocks mine;
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      work_to_do_.wait(lock, [&] { return take(mine) || closed_; });
+    }
+    if (mine.empty()) return;
+    carry_through(mine);
+  }
+}
+
+void BlockQueue::wake_servers(size_t blocks) {
+  if (blocks == 1) {
+    work_to_do_.notify_one();
+  } else {
+    work_to_do_.notify_all();
+  }
+}
+
+void BlockQueue::fall_back_to_threads(int error) noexcept {
+  const std::lock_guard lock(mutex_);
+  ring_error_ = error;
+}
+
 void BlockQueue::shut() {
   Blocks dropped;
   {
@@ -195,10 +237,11 @@ IoStats BlockQueue::stats() const {
   IoStats stats = stats_;
   if (under_way_) stats.busy_seconds += std::chrono::duration<double>(Clock::now() - busy_since_).count();
   stats.direct = file_.direct();
-  stats.uring = reason_.empty();
+  stats.uring = reason_.empty() && ring_error_ == 0;
   stats.reason = file_.reason();
-  if (!stats.reason.empty() && !reason_.empty()) stats.reason += "; ";
+  if (!stats.reason.empty() && !stats.uring) stats.reason += "; ";
   stats.reason += reason_;
+  if (ring_error_) stats.reason += "io_uring: refused while in use: " + std::generic_category().message(ring_error_);
   return stats;
 }
 

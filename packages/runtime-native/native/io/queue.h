@@ -3,6 +3,7 @@
 
 #include <array>
 #include <chrono>
+#include <condition_variable>
 #include <list>
 #include <mutex>
 #include <string>
@@ -32,6 +33,14 @@ class BlockQueue : public IoQueue {
   /// Takes in the answer to the attempt for the block in `mine`. True: the block has ended and `mine` is empty;
   /// else it is to be attempted again.
   bool settle(Blocks& mine, int64_t answer);
+  /// Reads or writes a block with the calls that every system has, until it has ended.
+  void carry_through(Blocks& mine);
+  /// Carries blocks through until the queue is shut.
+  void serve();
+  /// So many blocks were queued for those who serve, or the queue is closed (0).
+  void wake_servers(size_t blocks);
+  /// Notes that io_uring serves no longer, and why.
+  void fall_back_to_threads(int error) noexcept;
   /// Fails what is queued; nothing is taken any more. The destructor of a backend begins with it.
   void shut();
 
@@ -51,7 +60,11 @@ class BlockQueue : public IoQueue {
 
   const uint32_t block_;
   const IoFaults faults_;
+  /// Why not io_uring from the start; empty if it was.
   const std::string reason_;
+  /// errno that ended io_uring; 0 = none.
+  int ring_error_ = 0;
+  std::condition_variable work_to_do_;
   std::array<Blocks, kPriorities> queued_;
   uint64_t next_number_ = 0;
   /// Where the file is known to end.

@@ -114,6 +114,13 @@ bool Ring::enter() {
   return enter_ring(fd_, tail_ - load(sq_head_), 1) >= 0;
 }
 
+std::optional<uint64_t> Ring::take_back() {
+  if (tail_ == load(sq_head_)) return std::nullopt;
+  const uint64_t tag = static_cast<io_uring_sqe*>(entries_)[--tail_ & sq_mask_].user_data;
+  store(sq_tail_, tail_);
+  return tag;
+}
+
 std::optional<Ring::Answer> Ring::answer() {
   const uint32_t head = *cq_head_;
   if (head == load(cq_tail_)) return std::nullopt;
@@ -137,6 +144,7 @@ Ring::~Ring() = default;
 void Ring::transfer(const IoAttempt&, IoRequest::Kind, uint64_t) {}
 void Ring::poll(int, uint64_t) {}
 bool Ring::enter() { return false; }
+std::optional<uint64_t> Ring::take_back() { return std::nullopt; }
 std::optional<Ring::Answer> Ring::answer() { return std::nullopt; }
 
 }  // namespace cflow

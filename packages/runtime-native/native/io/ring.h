@@ -32,6 +32,8 @@ class Ring {
   /// Begins what was noted and waits for at least one answer. False, with errno, if the kernel would not have it.
   bool enter();
   std::optional<Answer> answer();
+  /// Takes back what was noted last and has not begun: its tag; nothing if all has begun.
+  std::optional<uint64_t> take_back();
 
  private:
   Ring() = default;

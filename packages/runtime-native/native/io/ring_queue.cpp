@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <system_error>
@@ -14,14 +15,19 @@ namespace {
 
 constexpr uint64_t kBell = UINT64_MAX;
 
+/// So often in a row, a millisecond apart, the kernel may say that it has no means just now.
+constexpr uint32_t kMostFailures = 100;
+
 }  // namespace
 
 RingQueue::Bell::Bell() {
-  if (pipe(ends) != 0) throw Error("LIMIT_EXCEEDED", "cannot open a pipe: " + std::generic_category().message(errno));
-  for (const int end : ends) {
-    fcntl(end, F_SETFD, FD_CLOEXEC);
-    fcntl(end, F_SETFL, O_NONBLOCK);
-  }
+#ifdef __linux__
+  // Flags and all at once: another thread may start a process at any time.
+  const bool opened = pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0;
+#else
+  const bool opened = false;
+#endif
+  if (!opened) throw Error("LIMIT_EXCEEDED", "cannot open a pipe: " + std::generic_category().message(errno));
 }
 
 RingQueue::Bell::~Bell() {
@@ -42,9 +48,11 @@ RingQueue::RingQueue(int fd, const IoOptions& options, std::unique_ptr<Ring> rin
 RingQueue::~RingQueue() {
   shut();
   thread_.join();
+  for (std::thread& helper : helpers_) helper.join();
 }
 
-void RingQueue::wake(size_t) {
+void RingQueue::wake(size_t blocks) {
+  if (fallen_back_) return wake_servers(blocks);
   if (!std::exchange(asleep_, false)) return;
   const uint8_t ring = 1;
   // A full pipe rings too.
@@ -80,11 +88,55 @@ void RingQueue::answer(const Ring::Answer& answer) {
 }
 
 void RingQueue::work() {
+  uint32_t failures = 0;
   while (fill()) {
-    // What the kernel cannot begin now stays noted, and is tried again.
-    if (!ring_->enter() && errno != EINTR) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    while (const auto next = ring_->answer()) answer(*next);
+    const int error = ring_->enter() ? 0 : errno;
+    while (const auto next = ring_->answer()) {
+      failures = 0;
+      answer(*next);
+    }
+    if (error == 0 || error == EINTR) continue;
+    // What the kernel cannot begin now stays noted, and is tried again for a while.
+    const bool passing = error == EAGAIN || error == EBUSY || error == ENOMEM;
+    if (!passing || ++failures > kMostFailures) return fall_back(error);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+}
+
+void RingQueue::fall_back(int error) {
+  std::vector<size_t> left;
+  left.swap(free_);
+  left.clear();
+  while (const auto tag = ring_->take_back()) {
+    if (*tag != kBell) left.push_back(static_cast<size_t>(*tag));
+  }
+  const auto waits = [&](size_t slot) { return std::find(left.begin(), left.end(), slot) != left.end(); };
+  // The kernel writes where the blocks say until it has answered for those that it began.
+  const auto begun = [&] {
+    for (size_t slot = 0; slot < slots_.size(); slot++) {
+      if (!slots_[slot].empty() && !waits(slot)) return true;
+    }
+    return false;
+  };
+  while (begun()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (const auto next = ring_->answer()) {
+      const auto slot = static_cast<size_t>(next->tag);
+      if (next->tag != kBell && !settle(slots_[slot], next->result)) left.push_back(slot);
+    }
+  }
+  fall_back_to_threads(error);
+  {
+    const std::lock_guard lock(mutex_);
+    fallen_back_ = true;
+  }
+  try {
+    while (helpers_.size() + 1 < slots_.size()) helpers_.emplace_back([this] { serve(); });
+  } catch (const std::exception&) {
+    // As many as there are: this thread is one.
+  }
+  for (const size_t slot : left) carry_through(slots_[slot]);
+  serve();
 }
 
 }  // namespace cflow

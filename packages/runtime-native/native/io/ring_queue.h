@@ -1,4 +1,5 @@
-// The backend over io_uring: one thread that begins blocks and takes their answers.
+// The backend over io_uring: one thread that begins blocks and takes their answers. If the kernel comes to refuse the ring,
+// which a sandbox may do at any time, threads take over.
 #pragma once
 
 #include <memory>
@@ -30,6 +31,8 @@ class RingQueue final : public BlockQueue {
   bool fill();
   void begin(size_t slot);
   void answer(const Ring::Answer& answer);
+  /// The ring has failed for good: threads read and write instead, this one among them, until the queue is shut.
+  void fall_back(int error);
 
   /// Only this thread begins operations: those of a thread that ends are cancelled by the kernel.
   std::unique_ptr<Ring> ring_;
@@ -38,6 +41,9 @@ class RingQueue final : public BlockQueue {
   std::vector<size_t> free_;
   /// The thread waits and could begin more.
   bool asleep_ = false;
+  bool fallen_back_ = false;
+  /// Of the thread below, until it ends.
+  std::vector<std::thread> helpers_;
   std::thread thread_;
 };
 

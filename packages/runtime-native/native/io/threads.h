@@ -1,7 +1,6 @@
 // The backend that every system has: threads that read and write.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -17,11 +16,9 @@ class ThreadQueue final : public BlockQueue {
   ~ThreadQueue() override;
 
  private:
-  void wake(size_t blocks) override;
-  void work();
+  void wake(size_t blocks) override { wake_servers(blocks); }
   void stop();
 
-  std::condition_variable work_to_do_;
   std::vector<std::thread> threads_;
 };
 

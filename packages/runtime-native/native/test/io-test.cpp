@@ -7,6 +7,7 @@
 
 #include "../io/speed.h"
 #include "io-faults.h"
+#include "io-ring-failure.h"
 
 namespace io_test {
 namespace {
@@ -352,6 +353,7 @@ int main(int argc, char** argv) {
   test_faults(runs);
   test_fallback();
   test_speed();
+  test_ring_failure();
   test_sandbox();
   std::printf("io-test: %ld checks\n", checks.load());
   return 0;

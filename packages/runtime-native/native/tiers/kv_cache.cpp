@@ -34,7 +34,13 @@ uint64_t KvCache::bytes_for(uint64_t positions) const {
 
 void KvCache::reserve(uint64_t positions) {
   const uint64_t pages = pages_for(positions);
-  while (pages_.size() < pages) pages_.emplace_back(page_bytes_, "key/value caches");
+  const size_t before = pages_.size();
+  try {
+    while (pages_.size() < pages) pages_.emplace_back(page_bytes_, "key/value caches");
+  } catch (...) {
+    shrink(before);
+    throw;
+  }
 }
 
 void KvCache::drop_before(uint64_t page) {

@@ -3,6 +3,7 @@
 // they are read.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -32,8 +33,11 @@ class KvCache {
 
   /// Bytes that `reserve(positions)` would allocate.
   uint64_t bytes_for(uint64_t positions) const;
-  /// Makes room for positions 0 to positions - 1. @throws Error MEMORY
+  /// Makes room for positions 0 to positions - 1. @throws Error MEMORY, and then nothing has changed
   void reserve(uint64_t positions);
+  size_t pages() const { return pages_.size(); }
+  /// Gives back what `reserve` added to so many pages.
+  void shrink(size_t pages) noexcept { pages_.erase(pages_.begin() + static_cast<ptrdiff_t>(pages), pages_.end()); }
   uint64_t bytes() const { return (pages_.size() - dropped_) * page_bytes_; }
   /// Length of the ring, or what so many positions need.
   uint64_t pages_for(uint64_t positions) const;

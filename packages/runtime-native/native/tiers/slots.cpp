@@ -5,11 +5,21 @@
 
 namespace cflow {
 
+namespace {
+
+uint64_t product(uint64_t a, uint64_t b, const char* what) {
+  uint64_t bytes;
+  if (__builtin_mul_overflow(a, b, &bytes)) throw Error("MEMORY", std::string(what) + ": more bytes than can be counted");
+  return bytes;
+}
+
+}  // namespace
+
 Slots::Slots(IoQueue& io, uint32_t count, uint64_t bytes, const char* what)
     : io_(io),
       count_(count),
       stride_(align_io(bytes)),
-      memory_(uint64_t{count} * stride_, what),
+      memory_(product(count, stride_, what), what),
       transfers_(std::make_unique<Transfer[]>(count)) {}
 
 Slots::~Slots() {

@@ -36,9 +36,8 @@ int open_nameless(const std::string& directory) {
   if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return fd;
 #endif
   std::string name = directory + "/cflow-spill-XXXXXX";
-  const int named = mkstemp(name.data());
+  const int named = mkostemp(name.data(), O_CLOEXEC);
   if (named < 0) return -1;
-  fcntl(named, F_SETFD, FD_CLOEXEC);
   unlink(name.c_str());
   return named;
 }

@@ -21,13 +21,15 @@ StreamRing::StreamRing(IoQueue& io, std::vector<FetchRegion> streams, uint32_t s
       read_ahead_(read_ahead),
       slots_(io, std::min<uint32_t>(slots, static_cast<uint32_t>(streams_.size())), largest(streams_),
              "slots for weight streams"),
-      slot_of_(streams_.size(), kNone) {
+      slot_of_(streams_.size(), kNone),
+      called_(streams_.size()) {
   if (slots_.count() == 0) throw Error("INTERNAL", "a ring without slots");
   for (uint32_t slot = 0; slot < slots_.count(); slot++) free_.push_back(slot);
 }
 
 void StreamRing::begin() {
   const bool whole = released_ == 0;
+  std::fill(called_.begin(), called_.end(), false);
   const bool sound = std::none_of(slot_of_.begin(), slot_of_.end(), [this](uint32_t slot) {
     return slot != kNone && !slots_.pending(slot) && slots_.failed(slot);
   });
@@ -48,10 +50,13 @@ void StreamRing::call(uint32_t stream) {
   while (slot_of_[stream] == kNone) {
     if (!fetch_next(IoPriority::needed)) throw Error("INTERNAL", "too few slots for the streams of a stage");
   }
+  called_[stream] = true;
   if (slots_.pending(slot_of_[stream])) slots_.promote(slot_of_[stream]);
 }
 
 void StreamRing::release(uint32_t stream) {
+  if (!called_[stream]) throw Error("INTERNAL", "a stream is released that was not called");
+  called_[stream] = false;
   free_.push_back(slot_of_[stream]);
   slot_of_[stream] = kNone;
   released_ = (released_ + 1) % static_cast<uint32_t>(streams_.size());

@@ -21,6 +21,7 @@ class StreamRing {
   /// @throws Error INTERNAL if there are too few slots
   void call(uint32_t stream);
   void sync(uint32_t stream) { wait(stream); }
+  /// @throws Error INTERNAL if the stream was not called
   void release(uint32_t stream);
 
   /// 0 for a stream that there is not.
@@ -43,6 +44,7 @@ class StreamRing {
   Slots slots_;
   /// By stream.
   std::vector<uint32_t> slot_of_;
+  std::vector<bool> called_;
   /// Slots that hold nothing; one may still be pending after a batch was broken off.
   std::vector<uint32_t> free_;
   /// The stream that is fetched next, and the one that is released next; both go round.
