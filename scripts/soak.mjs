@@ -9,18 +9,15 @@
  * the system gave the core to another process is measured too, and does not count.
  * model: what generates them; a bundled model if absent. Opening it is timed, but has no bound.
  */
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { monitorEventLoopDelay, PerformanceObserver } from 'node:perf_hooks';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { setFlagsFromString } from 'node:v8';
-import { runInNewContext } from 'node:vm';
 import { convert } from '../packages/convert/dist/index.js';
 import { Model } from '../packages/runtime-native/dist/index.js';
+import { collect, MIB, Pauses } from './soak-watch.mjs';
 
-const MIB = 2 ** 20;
 const root = fileURLToPath(new URL('..', import.meta.url));
 const { values } = parseArgs({
   options: {
@@ -61,55 +58,6 @@ async function cycle(path, i) {
   if (i % 5 === 0) await Promise.all([model.close(), generation.next().catch(() => undefined)]);
   await model.close();
 }
-
-/** Milliseconds that the main thread was ready to run and the system ran something else. */
-function kept() {
-  try {
-    return Number(readFileSync(`/proc/self/task/${process.pid}/schedstat`, 'utf8').split(' ')[1]) / 1e6;
-  } catch {
-    return 0;
-  }
-}
-
-/** The longest pauses of a stretch of work: of the event loop, and of the garbage collector within it. */
-class Pauses {
-  #loop = monitorEventLoopDelay({ resolution: 1 });
-  #collector = new PerformanceObserver((list) => {
-    for (const { duration } of list.getEntries()) this.collection = Math.max(this.collection, duration);
-  });
-  collection = 0;
-  /** Longest delay of one turn in which the system did not hold the thread up, ms. */
-  own = 0;
-  #last = performance.now();
-  #kept = kept();
-  #timer = setInterval(() => this.#turn(), 1);
-
-  constructor() {
-    this.#collector.observe({ entryTypes: ['gc'] });
-    this.#loop.enable();
-  }
-
-  /** The same delay once more, with what the system took subtracted. */
-  #turn() {
-    const [now, waited] = [performance.now(), kept()];
-    this.own = Math.max(this.own, now - this.#last - (waited - this.#kept));
-    [this.#last, this.#kept] = [now, waited];
-  }
-
-  end() {
-    clearInterval(this.#timer);
-    this.#loop.disable();
-    this.#collector.disconnect();
-    const ms = (value) => value.toFixed(1);
-    return {
-      own: this.own,
-      text: `event loop late by ${ms(this.#loop.max / 1e6)} ms at worst, ${ms(this.own)} ms without what other processes took; longest collection ${ms(this.collection)} ms`,
-    };
-  }
-}
-
-setFlagsFromString('--expose-gc');
-const collect = runInNewContext('gc');
 
 function memory() {
   collect();

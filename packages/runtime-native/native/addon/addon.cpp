@@ -51,12 +51,7 @@ Napi::Value available(const Napi::CallbackInfo& info) {
 }
 
 Napi::Object init(Napi::Env env, Napi::Object exports) {
-  const auto state = EnvState::create(env);
-  state->engine_constructor = Napi::Persistent(EngineHandle::define(env));
-  state->session_constructor = Napi::Persistent(SessionHandle::define(env));
-  // Instance data outlive the environment's references; deleting them then would be too late.
-  state->engine_constructor.SuppressDestruct();
-  state->session_constructor.SuppressDestruct();
+  EnvState::create(env);
   exports.Set("isa", Napi::Function::New(env, isa, "isa"));
   exports.Set("constants", Napi::Function::New(env, constants, "constants"));
   exports.Set("availableMemory", Napi::Function::New(env, available, "availableMemory"));

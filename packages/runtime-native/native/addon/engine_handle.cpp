@@ -36,13 +36,15 @@ DirectOptions read_direct(const Napi::Object& options) {
   direct.io = io_options(options);
   direct.expert_slots = whole<unsigned>(options, "expertSlots", 0, kMaxSlots);
   direct.stream_slots = whole<unsigned>(options, "streamSlots", 0, kMaxSlots);
-  direct.half_life = options.Get("halfLife").ToNumber().DoubleValue();
-  direct.read_ahead = options.Get("readAhead").ToBoolean();
+  const Napi::Value half_life = options.Get("halfLife");
+  direct.half_life = half_life.IsNumber() ? half_life.As<Napi::Number>().DoubleValue() : -1;
+  if (!(direct.half_life >= 0)) throw Error("USAGE", "halfLife is not a number of tokens");
+  direct.read_ahead = flag(options, "readAhead");
   return direct;
 }
 
 SpillOptions read_spill(const Napi::Object& options, const IoOptions& io) {
-  return {whole<uint64_t>(options, "cacheMemory", 1, kMaxBytes), options.Get("directory").ToString(), io};
+  return {whole<uint64_t>(options, "cacheMemory", 1, kMaxBytes), text(options, "directory"), io};
 }
 
 EngineOptions read_options(const Napi::Object& options) {
@@ -52,62 +54,50 @@ EngineOptions read_options(const Napi::Object& options) {
   result.cache = choice<CacheType>(options, "cache", {"f32", "f16"});
   result.threads = whole<unsigned>(options, "threads", 1, kMaxThreads);
   result.max_batch = whole<unsigned>(options, "maxBatch", 1, kMaxBatch);
-  result.kernels = kernels_named(options.Get("isa").ToString());
-  result.profile = options.Get("profile").ToBoolean();
-  result.record_routings = options.Get("recordRoutings").ToBoolean();
-  if (result.weights == WeightMode::direct) result.direct = read_direct(options.Get("direct").ToObject());
+  result.kernels = kernels_named(text(options, "isa"));
+  result.profile = flag(options, "profile");
+  result.record_routings = flag(options, "recordRoutings");
+  if (result.weights == WeightMode::direct) result.direct = read_direct(object(options.Get("direct"), "direct"));
   const Napi::Value spill = options.Get("spill");
   if (spill.IsObject()) result.spill = read_spill(spill.As<Napi::Object>(), result.direct.io);
   return result;
 }
 
-/// Opens off the JavaScript thread: resident weights take as long as reading them.
-class OpenWorker : public Napi::AsyncWorker {
+/// Resident weights take as long as reading them.
+class OpenTask final : public Task {
  public:
-  OpenWorker(Napi::Env env, int fd, uint64_t size, Program program, EngineOptions options)
-      : Napi::AsyncWorker(env),
-        deferred_(Napi::Promise::Deferred::New(env)),
+  OpenTask(Napi::Env env, int fd, uint64_t size, Program program, EngineOptions options)
+      : Task(env),
         fd_(fd),
         size_(size),
         program_(std::move(program)),
-        options_(options),
+        options_(std::move(options)),
         core_(std::make_shared<EngineCore>()) {}
 
-  Napi::Promise promise() const { return deferred_.Promise(); }
-
-  void Execute() override {
-    try {
-      core_->vocab_size = program_.vocab_size;
-      core_->output_length = program_.buffers[program_.output];
-      core_->engine = Engine::open(fd_, size_, std::move(program_), options_);
-    } catch (const Error& error) {
-      error_ = std::make_unique<Error>(error);
-    } catch (const std::exception& error) {
-      error_ = std::make_unique<Error>(unexpected_error(error));
-    }
+ private:
+  void execute() override {
+    core_->vocab_size = program_.vocab_size;
+    core_->output_length = program_.buffers[program_.output];
+    core_->engine = Engine::open(fd_, size_, std::move(program_), options_);
   }
 
-  void OnOK() override {
-    EnvState& state = EnvState::of(Env());
-    if (state.ending()) return;
-    if (error_) return deferred_.Reject(to_js_error(Env(), *error_).Value());
+  Napi::Value result(Napi::Env env) override {
+    EnvState& state = EnvState::of(env);
     const EngineStats stats = core_->engine->stats();
     const uint64_t slots = stats.tiers.experts.slot_bytes + stats.tiers.stream_bytes;
     const uint64_t bytes = stats.scratch_bytes + stats.resident_bytes + slots;
-    core_->reported = static_cast<int64_t>(bytes);
-    Napi::MemoryManagement::AdjustExternalMemory(Env(), core_->reported);
     state.add_engine(core_);
-    deferred_.Resolve(EngineHandle::wrap(Env(), core_));
+    const Napi::Object handle = EngineHandle::wrap(env, core_);
+    core_->reported = static_cast<int64_t>(bytes);
+    Napi::MemoryManagement::AdjustExternalMemory(env, core_->reported);
+    return handle;
   }
 
- private:
-  Napi::Promise::Deferred deferred_;
-  int fd_;
-  uint64_t size_;
+  const int fd_;
+  const uint64_t size_;
   Program program_;
-  EngineOptions options_;
-  std::shared_ptr<EngineCore> core_;
-  std::unique_ptr<Error> error_;
+  const EngineOptions options_;
+  const std::shared_ptr<EngineCore> core_;
 };
 
 Napi::Object profile_entry(Napi::Env env, const ProfileEntry& entry) {
@@ -163,13 +153,12 @@ Napi::Object routing_object(Napi::Env env, const Routing& routing) {
 Napi::Value open_engine(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   return guarded(env, [&]() -> Napi::Value {
-    const int fd = info[0].ToNumber().Int32Value();
-    const auto size = static_cast<uint64_t>(info[1].ToNumber().DoubleValue());
-    const EngineOptions options = read_options(info[3].ToObject());
-    auto* worker = new OpenWorker(env, fd, size, read_program(info[2].ToObject()), options);
-    const Napi::Promise promise = worker->promise();
-    worker->Queue();
-    return promise;
+    const int fd = whole(info[0], "fd", 0, INT32_MAX);
+    const auto size = whole<uint64_t>(info[1], "size", 0, kMaxBytes);
+    const EngineOptions options = read_options(object(info[3], "options"));
+    Program program = read_program(object(info[2], "program"));
+    EnvState::of(env).prepare_to_destroy();
+    return Tasks::start(env, std::make_unique<OpenTask>(env, fd, size, std::move(program), options));
   });
 }
 
@@ -182,18 +171,24 @@ Napi::Function EngineHandle::define(Napi::Env env) {
 }
 
 Napi::Object EngineHandle::wrap(Napi::Env env, std::shared_ptr<EngineCore> core) {
+  auto garbage = std::make_unique<Garbage>();
   const auto object = EnvState::of(env).engine_constructor.New({});
-  Unwrap(object)->core_ = std::move(core);
+  EngineHandle* handle = Unwrap(object);
+  handle->garbage_ = std::move(garbage);
+  handle->core_ = std::move(core);
+  handle->core_->handles++;
   return object;
 }
 
 EngineHandle::EngineHandle(const Napi::CallbackInfo& info)
-    : Napi::ObjectWrap<EngineHandle>(info), state_(EnvState::of(info.Env()).shared_from_this()) {}
+    : Napi::ObjectWrap<EngineHandle>(info), state_(EnvState::of(info.Env()).shared()) {}
 
+/// Collected: sessions that are still in use, and their jobs, keep the engine.
 EngineHandle::~EngineHandle() {
   if (!core_ || state_->ending()) return;
-  forget_memory(Env());
-  state_->destroy_later(core_->take());
+  if (--core_->handles == 0) forget_memory(Env(), *core_);
+  garbage_->engine = std::move(core_);
+  state_->destroy(std::move(garbage_));
 }
 
 EngineCore& EngineHandle::open_core(Napi::Env env) const {
@@ -243,18 +238,13 @@ Napi::Value EngineHandle::take_routings(const Napi::CallbackInfo& info) {
 Napi::Value EngineHandle::close(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   return guarded(env, [&]() -> Napi::Value {
-    std::vector<std::shared_ptr<void>> garbage;
+    std::vector<std::shared_ptr<void>> objects;
     if (core_) {
-      forget_memory(env);
-      garbage = core_->take();
+      objects = core_->take();
+      forget_memory(env, *core_);
     }
-    return DestroyWorker::start(env, std::move(garbage));
+    return state_->close(env, std::move(objects));
   });
-}
-
-void EngineHandle::forget_memory(Napi::Env env) {
-  Napi::MemoryManagement::AdjustExternalMemory(env, -core_->reported);
-  core_->reported = 0;
 }
 
 }  // namespace cflow

@@ -1,19 +1,13 @@
-// What the addon keeps for one JavaScript environment (the main thread, or one worker): nothing is global.
+// What the addon keeps for one JavaScript environment: nothing is global.
 #pragma once
 
-#include <napi.h>
-
-#include <condition_variable>
-#include <functional>
-#include <list>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "../engine/engine.h"
+#include "destroyer.h"
+#include "tasks.h"
 
 namespace cflow {
 
@@ -28,106 +22,53 @@ struct SessionCore {
   int64_t reported = 0;
 };
 
-/// A native engine and its sessions. Lives on the JavaScript thread.
+/// A native engine and its sessions. Lives on the JavaScript thread, and as long as any object of it or of a session does.
 struct EngineCore {
   std::shared_ptr<Engine> engine;
   std::vector<std::weak_ptr<SessionCore>> sessions;
   uint32_t vocab_size = 0;
   /// Elements that a token gives.
   uint32_t output_length = 0;
+  /// JavaScript objects of the engine and its sessions.
+  size_t handles = 0;
+  /// Bytes reported to V8.
   int64_t reported = 0;
 
   /// Cancels every job and gives up the engine: what must be destroyed, in order, which may block.
+  /// @throws std::bad_alloc, and then nothing has changed
   std::vector<std::shared_ptr<void>> take();
 };
 
-/// A job under way. JavaScript references in it are touched on the JavaScript thread only.
-struct PendingJob {
-  PendingJob(Napi::Env env, std::shared_ptr<SessionCore> session, Napi::Float32Array target, Napi::Object handle)
-      : deferred(Napi::Promise::Deferred::New(env)),
-        session(std::move(session)),
-        target(Napi::Persistent(target.As<Napi::Object>())),
-        handle(Napi::Persistent(handle)) {}
+/// V8 no longer counts the memory of a core.
+template <typename Core>
+void forget_memory(Napi::Env env, Core& core) {
+  Napi::MemoryManagement::AdjustExternalMemory(env, -core.reported);
+  core.reported = 0;
+}
 
-  Napi::Promise::Deferred deferred;
-  std::shared_ptr<SessionCore> session;
-  Napi::ObjectReference target;
-  /// Keeps the session's JavaScript object, and so the session, alive.
-  Napi::ObjectReference handle;
-  std::unique_ptr<Error> error;
-};
-
-class EnvState : public std::enable_shared_from_this<EnvState> {
+class EnvState final : public Tasks {
  public:
-  static std::shared_ptr<EnvState> create(Napi::Env env);
-  static EnvState& of(Napi::Env env);
+  static void create(Napi::Env env);
+  static EnvState& of(Napi::Env env) { return static_cast<EnvState&>(Tasks::of(env)); }
+  std::shared_ptr<EnvState> shared() { return std::static_pointer_cast<EnvState>(shared_from_this()); }
 
   Napi::FunctionReference engine_constructor;
   Napi::FunctionReference session_constructor;
 
-  /// Whether the environment is ending: JavaScript cannot be called any more.
-  bool ending() const { return ending_; }
   void add_engine(const std::shared_ptr<EngineCore>& core);
 
-  /// Takes over a job; the event loop stays alive until it has settled. JavaScript thread.
-  PendingJob* begin(std::unique_ptr<PendingJob> job);
-  /// The job has ended (with job->error, if that is set). Any thread.
-  void finish(PendingJob* job);
-  /// Destroys on a thread of its own: for finalizers, which must not block. JavaScript thread.
-  void destroy_later(std::vector<std::shared_ptr<void>> garbage);
+  /// Makes `destroy` possible. @throws std::system_error, std::bad_alloc
+  void prepare_to_destroy() { destroyer_.start(); }
+  /// For finalizers. JavaScript thread.
+  void destroy(std::unique_ptr<Garbage> garbage) noexcept { destroyer_.destroy(std::move(garbage)); }
+  /// The same, and a promise of its end.
+  Napi::Promise close(Napi::Env env, std::vector<std::shared_ptr<void>> objects);
 
  private:
-  static void on_wake(napi_env env, napi_value callback, void* context, void* data);
-  static void on_teardown(void* state);
-  void settle_finished(Napi::Env env);
-  void settle(Napi::Env env, PendingJob& job);
+  void end() override;
 
-  napi_env env_ = nullptr;
-  napi_threadsafe_function wake_ = nullptr;
-  bool ending_ = false;
-  std::unordered_map<PendingJob*, std::unique_ptr<PendingJob>> jobs_;
   std::vector<std::weak_ptr<EngineCore>> engines_;
-  std::list<std::thread> destroyers_;
-
-  std::mutex mutex_;
-  std::condition_variable idle_;
-  size_t running_ = 0;
-  std::vector<PendingJob*> finished_;
+  Destroyer destroyer_{*this};
 };
-
-/// Destroys native objects on a worker thread and resolves a promise; destruction may wait for running jobs.
-class DestroyWorker : public Napi::AsyncWorker {
- public:
-  static Napi::Promise start(Napi::Env env, std::vector<std::shared_ptr<void>> garbage);
-  void Execute() override;
-  void OnOK() override;
-
- private:
-  DestroyWorker(Napi::Env env, std::vector<std::shared_ptr<void>> garbage)
-      : Napi::AsyncWorker(env), deferred_(Napi::Promise::Deferred::New(env)), garbage_(std::move(garbage)) {}
-
-  Napi::Promise::Deferred deferred_;
-  std::vector<std::shared_ptr<void>> garbage_;
-};
-
-/// An Error with `code` and `remedy`, for the TypeScript side to turn into a CflowError.
-Napi::Error to_js_error(Napi::Env env, const char* code, const std::string& problem, const std::string& remedy = "");
-Napi::Error to_js_error(Napi::Env env, const Error& error);
-/// What a C++ exception that is no Error of ours becomes.
-Error unexpected_error(const std::exception& error);
-
-/// Runs `body` on the JavaScript thread; native exceptions become JavaScript ones.
-template <typename Body>
-auto guarded(Napi::Env env, Body body) -> decltype(body()) {
-  try {
-    return body();
-  } catch (const Napi::Error&) {
-    throw;
-  } catch (const Error& error) {
-    throw to_js_error(env, error);
-  } catch (const std::exception& error) {
-    throw to_js_error(env, unexpected_error(error));
-  }
-}
 
 }  // namespace cflow

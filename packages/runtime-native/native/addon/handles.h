@@ -22,10 +22,11 @@ class EngineHandle : public Napi::ObjectWrap<EngineHandle> {
   Napi::Value stats(const Napi::CallbackInfo& info);
   Napi::Value take_routings(const Napi::CallbackInfo& info);
   Napi::Value close(const Napi::CallbackInfo& info);
-  void forget_memory(Napi::Env env);
 
   std::shared_ptr<EnvState> state_;
   std::shared_ptr<EngineCore> core_;
+  /// What the finalizer gives away.
+  std::unique_ptr<Garbage> garbage_;
 };
 
 class SessionHandle : public Napi::ObjectWrap<SessionHandle> {
@@ -40,11 +41,11 @@ class SessionHandle : public Napi::ObjectWrap<SessionHandle> {
   Napi::Value cancel(const Napi::CallbackInfo& info);
   Napi::Value cache_bytes(const Napi::CallbackInfo& info);
   Napi::Value close(const Napi::CallbackInfo& info);
-  std::vector<std::shared_ptr<void>> take(Napi::Env env);
 
   std::shared_ptr<EnvState> state_;
   std::shared_ptr<EngineCore> engine_;
   std::shared_ptr<SessionCore> core_;
+  std::unique_ptr<Garbage> garbage_;
 };
 
 }  // namespace cflow

@@ -5,9 +5,29 @@
 #include <cstdint>
 #include <string>
 
-#include "env_state.h"
+#include "js_error.h"
 
 namespace cflow {
+
+/// An object. @throws Error USAGE, by its name
+inline Napi::Object object(const Napi::Value& value, const char* name) {
+  if (!value.IsObject()) throw Error("USAGE", std::string(name) + " is not an object");
+  return value.As<Napi::Object>();
+}
+
+/// `options[field]`, true or false. @throws Error USAGE
+inline bool flag(const Napi::Object& options, const char* field) {
+  const Napi::Value value = options.Get(field);
+  if (!value.IsBoolean()) throw Error("USAGE", std::string(field) + " is not a boolean");
+  return value.As<Napi::Boolean>();
+}
+
+/// `options[field]`, a string. @throws Error USAGE
+inline std::string text(const Napi::Object& options, const char* field) {
+  const Napi::Value value = options.Get(field);
+  if (!value.IsString()) throw Error("USAGE", std::string(field) + " is not a string");
+  return value.As<Napi::String>();
+}
 
 /// A whole number from `least` to `most`. @throws Error USAGE, by its name
 template <class Number = int>

@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "handles.h"
 
 namespace cflow {
@@ -21,6 +23,39 @@ std::vector<int32_t> read_ids(const Napi::Value& value, uint32_t vocab_size) {
   return ids;
 }
 
+/// A job under way. JavaScript references in it are touched on the JavaScript thread only.
+class JobTask final : public Task {
+ public:
+  JobTask(Napi::Env env, std::shared_ptr<SessionCore> session, Napi::Float32Array target, Napi::Object handle)
+      : Task(env),
+        session_(std::move(session)),
+        target_(Napi::Persistent(target.As<Napi::Object>())),
+        handle_(Napi::Persistent(handle)) {}
+
+ private:
+  void ended(Napi::Env env) override {
+    session_->busy = false;
+    if (!session_->session) return;
+    const auto bytes = static_cast<int64_t>(session_->session->cache_bytes());
+    Napi::MemoryManagement::AdjustExternalMemory(env, bytes - session_->reported);
+    session_->reported = bytes;
+  }
+
+  Napi::Value result(Napi::Env env) override {
+    auto target = target_.Value().As<Napi::Float32Array>();
+    if (target.ElementLength() < session_->logits.size()) {
+      throw Error("USAGE", "the array for the logits was detached meanwhile");
+    }
+    std::memcpy(target.Data(), session_->logits.data(), session_->logits.size() * sizeof(float));
+    return env.Undefined();
+  }
+
+  const std::shared_ptr<SessionCore> session_;
+  const Napi::ObjectReference target_;
+  /// Keeps the session's JavaScript object, and so session and engine, alive.
+  const Napi::ObjectReference handle_;
+};
+
 }  // namespace
 
 Napi::Function SessionHandle::define(Napi::Env env) {
@@ -32,18 +67,27 @@ Napi::Function SessionHandle::define(Napi::Env env) {
 
 Napi::Object SessionHandle::wrap(Napi::Env env, std::shared_ptr<EngineCore> engine,
                                  std::shared_ptr<SessionCore> core) {
+  auto garbage = std::make_unique<Garbage>();
   const auto object = EnvState::of(env).session_constructor.New({});
   SessionHandle* handle = Unwrap(object);
+  handle->garbage_ = std::move(garbage);
   handle->engine_ = std::move(engine);
+  handle->engine_->handles++;
   handle->core_ = std::move(core);
   return object;
 }
 
 SessionHandle::SessionHandle(const Napi::CallbackInfo& info)
-    : Napi::ObjectWrap<SessionHandle>(info), state_(EnvState::of(info.Env()).shared_from_this()) {}
+    : Napi::ObjectWrap<SessionHandle>(info), state_(EnvState::of(info.Env()).shared()) {}
 
+/// Collected; never while a job runs, which keeps this object.
 SessionHandle::~SessionHandle() {
-  if (core_ && !state_->ending()) state_->destroy_later(take(Env()));
+  if (!core_ || state_->ending()) return;
+  forget_memory(Env(), *core_);
+  if (--engine_->handles == 0) forget_memory(Env(), *engine_);
+  garbage_->session = std::move(core_);
+  garbage_->engine = std::move(engine_);
+  state_->destroy(std::move(garbage_));
 }
 
 /// run(ids: Int32Array, logits: Float32Array, all: boolean): Promise<void>
@@ -62,23 +106,20 @@ Napi::Value SessionHandle::run(const Napi::CallbackInfo& info) {
     core_->logits.resize(wanted);
     job.logits = core_->logits.data();
 
-    PendingJob* pending =
-        state_->begin(std::make_unique<PendingJob>(env, core_, target, info.This().As<Napi::Object>()));
-    const Napi::Promise promise = pending->deferred.Promise();
-    job.done = [state = state_, pending](const Error* error) {
-      if (error != nullptr) pending->error = std::make_unique<Error>(*error);
-      state->finish(pending);
+    Task* task = state_->begin(std::make_unique<JobTask>(env, core_, target, info.This().As<Napi::Object>()));
+    const Napi::Promise promise = task->promise();
+    core_->busy = true;
+    job.done = [state = state_.get(), task](const Error* error) {
+      if (error != nullptr) task->error = *error;
+      state->finish(task);
     };
     // An abort that came after the end of the last job was none of this one's.
     core_->session->resume();
     try {
       engine_->engine->submit(core_->session, std::move(job));
-    } catch (const Error& error) {
-      pending->error = std::make_unique<Error>(error);
-      state_->finish(pending);
-    } catch (const std::exception& error) {
-      pending->error = std::make_unique<Error>(unexpected_error(error));
-      state_->finish(pending);
+    } catch (...) {
+      task->error = current_error();
+      state_->finish(task);
     }
     return promise;
   });
@@ -94,22 +135,19 @@ Napi::Value SessionHandle::cache_bytes(const Napi::CallbackInfo& info) {
   return Napi::Number::New(info.Env(), open ? static_cast<double>(core_->session->cache_bytes()) : 0);
 }
 
+/// Cancels what runs and gives up the session; a running job keeps it alive until it ends.
 Napi::Value SessionHandle::close(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
-  return guarded(env, [&]() -> Napi::Value { return DestroyWorker::start(env, take(env)); });
-}
-
-/// Cancels what runs and gives up the session; a running job keeps it alive until it ends.
-std::vector<std::shared_ptr<void>> SessionHandle::take(Napi::Env env) {
-  std::vector<std::shared_ptr<void>> garbage;
-  if (!core_) return garbage;
-  Napi::MemoryManagement::AdjustExternalMemory(env, -core_->reported);
-  core_->reported = 0;
-  if (core_->session) {
-    if (core_->busy) core_->session->cancel();
-    garbage.push_back(std::move(core_->session));
-  }
-  return garbage;
+  return guarded(env, [&]() -> Napi::Value {
+    std::vector<std::shared_ptr<void>> objects;
+    if (core_ && core_->session) {
+      objects.reserve(1);
+      forget_memory(env, *core_);
+      if (core_->busy) core_->session->cancel();
+      objects.push_back(std::move(core_->session));
+    }
+    return state_->close(env, std::move(objects));
+  });
 }
 
 }  // namespace cflow

@@ -1,49 +1,33 @@
-// What functions of the addon share that compute on a thread of the pool.
+// What functions of the addon share that compute on a thread of their own.
 #pragma once
 
 #include <functional>
-#include <memory>
+#include <utility>
 
-#include "env_state.h"
+#include "tasks.h"
 
 namespace cflow {
 
-/// Work on a thread of the pool; `Result` becomes what `convert` makes of it.
+/// Work on a thread of its own; `Result` becomes what `convert` makes of it.
 template <class Result>
-class Work : public Napi::AsyncWorker {
+class Work final : public Task {
  public:
   using Convert = Napi::Value (*)(Napi::Env, const Result&);
 
+  /// @throws Error LIMIT_EXCEEDED (threads), MEMORY
   static Napi::Value start(Napi::Env env, std::function<Result()> work, Convert convert) {
-    auto* worker = new Work(env, std::move(work), convert);
-    const Napi::Promise promise = worker->deferred_.Promise();
-    worker->Queue();
-    return promise;
+    return Tasks::start(env, std::make_unique<Work>(env, std::move(work), convert));
   }
-
-  void Execute() override {
-    try {
-      result_ = work_();
-    } catch (const Error& error) {
-      error_ = std::make_unique<Error>(error);
-    } catch (const std::exception& error) {
-      error_ = std::make_unique<Error>(unexpected_error(error));
-    }
-  }
-  void OnOK() override {
-    if (error_) return deferred_.Reject(to_js_error(Env(), *error_).Value());
-    deferred_.Resolve(convert_(Env(), result_));
-  }
+  Work(Napi::Env env, std::function<Result()> work, Convert convert)
+      : Task(env), work_(std::move(work)), convert_(convert) {}
 
  private:
-  Work(Napi::Env env, std::function<Result()> work, Convert convert)
-      : AsyncWorker(env), deferred_(Napi::Promise::Deferred::New(env)), work_(std::move(work)), convert_(convert) {}
+  void execute() override { result_ = work_(); }
+  Napi::Value result(Napi::Env env) override { return convert_(env, result_); }
 
-  Napi::Promise::Deferred deferred_;
-  std::function<Result()> work_;
-  Convert convert_;
+  const std::function<Result()> work_;
+  const Convert convert_;
   Result result_;
-  std::unique_ptr<Error> error_;
 };
 
 }  // namespace cflow
