@@ -2,7 +2,7 @@
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync } from 'node:fs';
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { mkdtemp, readFile, rm, symlink } from 'node:fs/promises';
 import type { Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -15,17 +15,32 @@ import { chromium } from 'playwright-core';
 import { expect, it, onTestFinished } from 'vitest';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
+const run = promisify(execFile);
 const text = (path: string) => readFile(join(ROOT, path), 'utf8');
 
-it('convert and generate: twenty lines, the same in the README, with the output that it shows', async () => {
+it('the ten lines of the README are an example that passes strict TypeScript and generates text', async () => {
   const path = 'examples/convert-and-generate.mjs';
   const source = await text(path);
-  expect(source.trim().split('\n').filter(Boolean).length).toBeLessThanOrEqual(20);
-  const readme = await text('README.md');
-  expect(readme).toContain(`\`\`\`js\n${source}\`\`\`\n`);
-  const { stdout } = await promisify(execFile)(process.execPath, [path], { cwd: ROOT });
-  const shown = stdout.trimEnd().replace(/^/gm, '    ');
-  expect(readme).toContain(`prints\n\n${shown}\n`);
+  expect(source.trim().split('\n').filter(Boolean).length).toBeLessThanOrEqual(12);
+  expect(await text('README.md')).toContain(`\`\`\`ts\n${source}\`\`\`\n`);
+  const strict = [
+    '--strict',
+    '--noUncheckedIndexedAccess',
+    '--allowJs',
+    '--checkJs',
+    '--noEmit',
+    '--types',
+    'node',
+  ];
+  const tsc = join(ROOT, 'node_modules/typescript/bin/tsc');
+  await run(process.execPath, [tsc, ...strict, '--module', 'nodenext', '--target', 'es2022', path], {
+    cwd: ROOT,
+  });
+  const directory = await mkdtemp(join(tmpdir(), 'cflow-example-'));
+  onTestFinished(() => rm(directory, { recursive: true }));
+  await symlink(join(ROOT, 'models'), join(directory, 'models'));
+  const { stdout } = await run(process.execPath, [join(ROOT, path)], { cwd: directory });
+  expect(stdout).toContain('there was a little girl named Lily. She loved to play outside in the park.');
 });
 
 const SERVE = 'examples/browser/serve.mjs';
