@@ -4,6 +4,7 @@ import { existsSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
+import { FAMILIES } from '../packages/convert/src/families/index.js';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const text = (path: string) => readFileSync(join(ROOT, path), 'utf8');
@@ -51,4 +52,10 @@ describe('docs/adding-a-model.md', () => {
     const counted = lines.filter((line) => !/^(import .*|\s*|\s*(\/\/|\/\*\*).*)$/.test(line));
     expect(counted.length).toBeLessThan(60);
   });
+});
+
+it('the README names every family that is supported', () => {
+  const named = new Set(text('README.md').match(/[\w]+/g));
+  const families = Object.keys(FAMILIES).map((modelType) => modelType.replace(/_text$/, ''));
+  expect(families.filter((family) => !named.has(family))).toEqual([]);
 });

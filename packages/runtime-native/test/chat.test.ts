@@ -170,8 +170,8 @@ describe('cflow-run --chat', () => {
     const fetched = ['--memory', '8GB', '--expert-slots', '8', '--explain'];
     const { code, err } = await run(file, '--chat', '--prompt', 'ab', ...fetched, ...greedy);
     expect({ code, err: code ? err : '' }).toEqual({ code: 0, err: '' });
-    expect(err).toMatch(/^fetched +experts, 8 in memory$[\s\S]*^disk +[\d.]+ MB at [\d.]+ GB\/s/m);
-    expect(err).toMatch(/^reached +[\d.]+ tokens\/s, [\d.]+ of what was predicted(; warm-up: .+)?$/m);
+    expect(err).toMatch(/^offloaded +experts, 8 in memory$[\s\S]*^disk +[\d.]+ MB at [\d.]+ GB\/s/m);
+    expect(err).toMatch(/^reached +[\d.]+ tokens\/s, [\d.]+ of the prediction(; warm-up: .+)?$/m);
   });
 
   it('refuses files without a template, and options that do not go together', async () => {

@@ -50,7 +50,7 @@ describe('an error of the library', () => {
     const mapped = await run('--weights', 'mapped', '--memory', '8GB');
     expect([mapped.code, mapped.err]).toEqual([
       2,
-      expect.stringMatching(/^cflow-run: error: --memory: does not bound/),
+      expect.stringMatching(/^cflow-run: error: --memory: cannot limit/),
     ]);
   });
 

@@ -10,7 +10,7 @@ it('says what is kept free', () => {
   expect(explainChoice(choice as TierChoice)).toEqual([
     'memory      250.00 MB (as asked)',
     'for         process 80.00 MB, weights 100.00 MB, caches 2.00 MB, vectors 5.00 MB',
-    'kept free   10.00 MB (4 %), for huge pages, allocators and rows that are looked up',
+    'kept free   10.00 MB (4 %), for huge pages, allocators and embedding rows',
     'rule        a rule',
   ]);
 });
@@ -30,19 +30,19 @@ it.each([
     50,
     100,
     { slots: 60, misses: 150, ahead: 50 },
-    '; warm-up: 30 % of the experts read filled the empty memory, a longer run reaches more',
+    '; warm-up: 30 % of the experts read filled the empty expert cache; a longer run is faster',
   ],
   [
     50,
     100,
     { slots: 60, misses: 20, ahead: 20 },
-    '; warm-up: 100 % of the experts read filled the empty memory, a longer run reaches more',
+    '; warm-up: 100 % of the experts read filled the empty expert cache; a longer run is faster',
   ],
   [50, 100, { slots: 60, misses: 200, ahead: 50 }, ''],
-  [50, 15, {}, '; warm-up: 15 tokens are few, a longer run reaches more'],
+  [50, 15, {}, '; warm-up: 15 tokens are few; a longer run is faster'],
   [50, 16, {}, ''],
   [120, 3, { slots: 60, misses: 60 }, ''],
 ])('%d tokens/s after %d tokens, with %j: %j', (tokensPerSecond, tokens, tiers, why) => {
-  const line = `reached     ${tokensPerSecond}.0 tokens/s, ${(tokensPerSecond / 100).toFixed(2)} of what was predicted`;
+  const line = `reached     ${tokensPerSecond}.0 tokens/s, ${(tokensPerSecond / 100).toFixed(2)} of the prediction`;
   expect(reached(tokensPerSecond, tokens, tiers)).toBe(line + why);
 });

@@ -154,8 +154,8 @@ describe('key/value caches beyond their memory', () => {
     const lines = (await explained(...memory)).trimEnd().split('\n');
     expect(lines).toEqual([
       'weights     resident (as asked)',
-      expect.stringMatching(/^caches {6}[\d.]+ MB of keys and values to disk, [\d.]+ MB back( \(.*\))?$/),
-      expect.stringMatching(/^stalled {5}[\d.]+ s over \d+ threads for them$/),
+      expect.stringMatching(/^KV cache {4}[\d.]+ MB written to disk, [\d.]+ MB read back( \(.*\))?$/),
+      expect.stringMatching(/^stalled {5}[\d.]+ s over \d+ threads for it$/),
     ]);
   });
 
@@ -231,7 +231,7 @@ describe('the memory of keys and values', () => {
     const plan = configured(1e9);
     expect(plan.cacheMemory).toBe(960e6 - REST);
     expect(plan.memory.caches).toBe(960e6 - REST);
-    expect(plan.rule).toContain('660.00 MB of 900.00 MB of keys and values are in memory');
+    expect(plan.rule).toContain('660.00 MB of 900.00 MB of the KV cache are in memory');
     expect(configured(1.3e9)).not.toHaveProperty('cacheMemory');
   });
 

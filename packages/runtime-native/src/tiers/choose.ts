@@ -1,4 +1,4 @@
-/** Where the weights of a file go: measures what the choice needs, and makes it. */
+/** Decides where the weights of a file go: measures what `configureTiers` needs, then calls it. */
 import { totalmem } from 'node:os';
 import { buildPlan, CflowError, type ModelFile, type TransferMode } from '@cflow/format';
 import type { EngineOptions } from '../engine.js';
@@ -11,12 +11,12 @@ import { bandwidths, type MeasuredFile } from './devices.js';
 import { cachedBytes, type ModelSizes, modelSizes } from './estimate.js';
 import { type Prediction, predict } from './predict.js';
 
-/** Where weights are, why, and what that should reach. */
+/** Where weights are, why, and the predicted speed. */
 export interface TierChoice {
   readonly weights: NativeEngineOptions['weights'];
-  /** For people. */
+  /** As text. */
   readonly reason: string;
-  /** Bytes that the process may use, and where the number came from. */
+  /** Bytes that the process may use, and the source of the number. */
   readonly budget?: number;
   readonly budgetReason?: string;
   readonly plan?: TierPlan;
@@ -25,39 +25,39 @@ export interface TierChoice {
   readonly prediction?: Prediction;
 }
 
-/** What the engine is opened with besides `ResolvedOptions`. */
+/** Options of the engine besides `ResolvedOptions`. */
 export interface ChosenTiers {
   readonly choice: TierChoice;
   readonly transfers: TransferMode;
   readonly placement: Placement;
   readonly maxBatch: number;
-  /** Memory for the keys and values of a session; 0 = as much as they need. */
+  /** Bytes of a session's KV cache in memory; 0 = all of it. */
   readonly cacheMemory: number;
   readonly direct?: NativeDirectOptions;
 }
 
-/** One MiB in flight four times keeps a disk busy; `cflow-bench overlap --sweep` sweeps both. */
+/** Four reads of 1 MiB in flight keep a disk busy; `cflow-bench overlap --sweep` sweeps both. */
 export const IO_DEFAULTS: IoChoice = { block: 2 ** 20, depth: 4, backend: 'auto', mode: 'auto' };
 /** Tokens; `cflow-bench cache` compares it with others, and with LRU, on recorded routings. */
 export const HALF_LIFE = 64;
-/** Positions that a budget keeps room for unless told. */
+/** Positions of KV cache in the budget by default. */
 const CONTEXT = 2048;
-/** Of what the system has left, what is ours without being asked. */
+/** Share of the available memory that the default budget takes. */
 const DEFAULT_SHARE = 0.8;
-/** The process without a model: measured, but not less. */
+/** Least bytes counted for the process without a model. */
 const LEAST_PROCESS = 80e6;
-/** In these steps: a process grows a little whatever it does. The smallest budget that is named has room for one more. */
+/** The process is counted in these steps, since its size fluctuates. The smallest budget of an error includes one step more. */
 const PROCESS_STEP = 2 ** 24;
 let processBytes = 0;
 
-/** What a process of `rss` bytes is counted as, after it was counted as `before`. */
+/** Bytes counted for a process of `rss` bytes that was last counted as `before`. */
 export function countedProcess(rss: number, before: number): number {
   if (rss <= before && rss > before - 2 * PROCESS_STEP) return before;
   return Math.max(LEAST_PROCESS, PROCESS_STEP * Math.ceil((rss + PROCESS_STEP / 2) / PROCESS_STEP));
 }
 
 /**
- * @throws CflowError MEMORY if the budget is too small for the model; it names the smallest that is not
+ * @throws CflowError MEMORY if the budget is too small for the model; it names the smallest that is enough
  */
 export async function chooseTiers(
   addon: Addon,
@@ -116,7 +116,7 @@ export async function chooseTiers(
   };
 }
 
-/** What a model needs of memory, and how many of its streams are in use at once. */
+/** Memory that a model needs, and how many of its streams are in use at once. */
 function needs(
   file: ModelFile,
   resolved: ResolvedOptions,
@@ -133,14 +133,14 @@ function needs(
 }
 
 function unbounded(weights: string, memory: number): CflowError {
-  return new CflowError('USAGE', `does not bound weights that are ${weights}`, {
+  return new CflowError('USAGE', `cannot limit ${weights} weights`, {
     field: 'memory',
     value: memory,
-    remedy: `leave out ${weights}: what fits the memory is read into it, and the rest is fetched`,
+    remedy: `leave out ${weights}: weights that fit stay in memory, the rest is offloaded`,
   });
 }
 
-/** Keys and values that were given a memory take no more. */
+/** Limits the KV cache to `cacheMemory` where one is set. */
 function withinMemory(sizes: ModelSizes, { cacheMemory }: ResolvedOptions): ModelSizes {
   const cacheBytes = Math.min(sizes.cacheBytes, cacheMemory || Number.POSITIVE_INFINITY);
   return cacheMemory ? { ...sizes, cacheBytes, leastCacheBytes: cacheBytes, batchCacheBytes: 0 } : sizes;
@@ -156,14 +156,14 @@ function inMemory(
 }
 
 function nothingToFetch(budget: number): CflowError {
-  return new CflowError('USAGE', `everything fits the memory of ${size(budget)}: there is nothing to fetch`, {
+  return new CflowError('USAGE', `everything fits in ${size(budget)}: nothing to offload`, {
     field: 'weights',
     value: 'direct',
     remedy: 'leave it out, or set a smaller memory',
   });
 }
 
-/** What was asked for, or most of what the system and its cgroup have left, with what the process uses already. */
+/** The requested budget, or a share of what the system and its cgroup have left plus what the process uses now. */
 function memoryBudget(addon: Addon, asked: number | undefined): { budget: number; budgetReason: string } {
   if (asked !== undefined) return { budget: asked, budgetReason: 'as asked' };
   const available = Math.min(addon.availableMemory(), totalmem());

@@ -1,12 +1,12 @@
 /**
- * Chooses tiers, pipeline and sizes for a memory budget (PIPO §5.3, Algorithm 2, for a CPU whose weights come from RAM
- * or disk). Pure: what was measured comes in, what to do comes out, with the reason.
+ * Chooses tiers, pipeline mode and sizes for a memory budget: PIPO §5.3, Algorithm 2, for a CPU that reads weights from
+ * memory or disk. Pure: takes measurements, returns the plan and the rule that chose it.
  */
 import { CflowError, type TransferMode } from '@cflow/format';
 import { IN_MEMORY, type Placement } from '../native/tiers.js';
 import { type ModelSizes, type StreamSize, sum } from './estimate.js';
 
-/** What the machine can do; bytes per second. */
+/** Measured read bandwidths, bytes per second. */
 export interface Bandwidths {
   readonly memory: number;
   readonly disk: number;
@@ -15,28 +15,28 @@ export interface Bandwidths {
 export interface TierWishes {
   /** Bytes that the process may use. */
   readonly budget: number;
-  /** Bytes that it uses already. */
+  /** Bytes that it uses now. */
   readonly used: number;
-  /** Bytes that another process may use more: the smallest budget that is named works there too. */
+  /** Added to the smallest budget that an error names, bytes, so that it also works in another process. */
   readonly margin?: number | undefined;
-  /** Tokens of one batch of a prefill, at most. */
+  /** Most tokens of one prompt batch. */
   readonly maxBatch: number;
   readonly transfers?: TransferMode | undefined;
-  /** Experts in memory, instead of as many as fit. */
+  /** Expert cache slots; absent = as many as fit. */
   readonly expertSlots?: number | undefined;
-  /** Fetched streams in memory. */
+  /** Stream slots. */
   readonly streamSlots?: number | undefined;
-  /** Fetched streams that are in use at the same time, at most. */
+  /** Most offloaded streams in use at the same time. */
   readonly liveStreams: number;
 }
 
-/** PIPO's pipeline modes: fetch ahead of use, or hold no more than is in use. */
+/** PIPO's pipeline modes: read ahead of use, or hold only what is in use. */
 export type PipelineMode = 'performance' | 'memory-efficient';
 
 export interface TierPlan {
-  /** In memory, or fetched. */
+  /** In memory, or offloaded. */
   readonly weights: 'resident' | 'direct';
-  /** For people: the rule that chose. */
+  /** The rule that chose, as text. */
   readonly rule: string;
   readonly mode: PipelineMode;
   readonly transfers: TransferMode;
@@ -44,9 +44,9 @@ export interface TierPlan {
   readonly expertSlots: number;
   readonly streamSlots: number;
   readonly maxBatch: number;
-  /** Memory for the keys and values of a session, bytes, where not all fit; absent = all do. */
+  /** Bytes of a session's KV cache that stay in memory; absent = all. */
   readonly cacheMemory?: number;
-  /** Bytes of the budget by what they go to. */
+  /** How the budget is spent. */
   readonly memory: MemoryUse;
 }
 
@@ -59,17 +59,17 @@ export interface MemoryUse {
   readonly vectors: number;
 }
 
-/** Of the budget, what a batch may take: tokens of a prefill share what is fetched. */
+/** Share of the budget for a batch: tokens of a prompt share what is read from disk. */
 const VECTORS = 0.02;
-/** Of the budget, what huge pages, allocators and the page cache of looked-up rows need besides. */
+/** Share of the budget kept free for huge pages, allocators and the page cache of embedding rows. */
 const SPARE = 0.04;
-/** Slots are rounded up to what direct I/O and huge pages want. */
+/** Slot sizes are multiples of this, as direct I/O and huge pages require. */
 const ALIGN = 4096;
 const MB = 1e6;
 
 /**
- * @throws CflowError MEMORY if even the least does not fit; it names the smallest budget that does. USAGE for slots that
- * are asked for and are too few, or for a model that has nothing to put there
+ * @throws CflowError MEMORY if nothing fits; it names the smallest budget that does. USAGE if the requested slots are too
+ * few, or the model has nothing to put there
  */
 export function configureTiers(sizes: ModelSizes, wishes: TierWishes): TierPlan {
   const whole = wholeModel(sizes, wishes);
@@ -86,17 +86,17 @@ export function configureTiers(sizes: ModelSizes, wishes: TierWishes): TierPlan 
   return spilling(sizes, wishes, least) ?? tooSmall(wishes, least, layout, forced);
 }
 
-/** The plan with what the `least` weights leave for keys and values; undefined if that is too little. */
+/** The plan whose KV cache gets what the smallest weights leave; undefined if that is too little. */
 function spilling(sizes: ModelSizes, wishes: TierWishes, least: number): TierPlan | undefined {
   const { cacheBytes, leastCacheBytes = cacheBytes } = sizes;
   const cacheMemory = Math.floor(usable(wishes.budget) - (least - cacheBytes));
   if (cacheMemory < leastCacheBytes || cacheMemory >= cacheBytes) return undefined;
   const plan = configureTiers({ ...sizes, cacheBytes: cacheMemory, leastCacheBytes: cacheMemory }, wishes);
-  const share = `${size(cacheMemory)} of ${size(cacheBytes)} of keys and values are in memory`;
+  const share = `${size(cacheMemory)} of ${size(cacheBytes)} of the KV cache are in memory`;
   return { ...plan, cacheMemory, rule: `${plan.rule}; ${share}, the oldest on disk` };
 }
 
-/** Of a budget, what is kept free. */
+/** Bytes of a budget that are kept free. */
 export const reserve = (budget: number) => budget * SPARE;
 const usable = (budget: number) => budget * (1 - SPARE);
 const total = (memory: MemoryUse) => sum(Object.values(memory));
@@ -139,16 +139,16 @@ function tooSmall(
   });
 }
 
-/** Which streams are fetched. */
+/** Which streams are offloaded. */
 interface Arrangement {
   readonly fetched: readonly StreamSize[];
   readonly slots: number;
-  /** Bytes of the slots, and of all that is in memory for streams. */
+  /** Bytes of the stream slots; bytes in memory for all streams, slots included. */
   readonly ring: number;
   readonly bytes: number;
 }
 
-/** Sizes of what is fetched, for one model and budget. */
+/** Sizes of what is offloaded, for one model and budget. */
 class Layout {
   readonly #sizes: ModelSizes;
   readonly #wishes: TierWishes;
@@ -162,10 +162,10 @@ class Layout {
 
   get fetchable(): string {
     const caches = this.#sizes.cacheBytes - this.spillable;
-    return `${size(this.#wishes.used)} are the process and ${size(caches)} the key/value cache`;
+    return `${size(this.#wishes.used)} are the process and ${size(caches)} the KV cache`;
   }
 
-  /** Of the bytes of keys and values, those that may be on disk. */
+  /** Bytes of the KV cache that may be on disk. */
   get spillable(): number {
     const { cacheBytes, leastCacheBytes = cacheBytes } = this.#sizes;
     return cacheBytes - leastCacheBytes;
@@ -181,9 +181,9 @@ class Layout {
   }
 
   /**
-   * Ways to keep streams, best first: all in memory where there are experts to fetch; then with slots to read ahead
-   * into, as few fetched as fit, spread over the layers; then the same without such slots. One at a time, and
-   * of many streams some hundreds of counts: all of them would be the square of what stands in a file.
+   * Ways to place streams, best first: all in memory if the model has experts to offload; then the fewest offloaded that
+   * fit, spread over the layers, with slots to read ahead; then the same without read-ahead. Lazy, and at most
+   * MOST_COUNTS counts: trying every count would be quadratic in the number of streams of a file.
    */
   *arrangements(): Generator<Arrangement> {
     const { experts, plainBytes } = this.#sizes;
@@ -202,7 +202,7 @@ class Layout {
     }
   }
 
-  /** The least memory with `bytes` for streams: one token at a time, no more experts than it uses, or those asked for. */
+  /** Least memory with `bytes` for streams: one token at a time, and the experts that it uses or the requested slots. */
   least(bytes: number): number {
     return this.#fixed(1) + bytes + (this.#wantedExperts ?? this.#leastExperts) * this.#slotBytes;
   }
@@ -229,12 +229,12 @@ class Layout {
   }
 
   #rule(expertSlots: number, fetched: number): string {
-    if (expertSlots === 0) return 'streams do not fit: fetched in their order';
+    if (expertSlots === 0) return 'streams do not fit: offloaded in plan order';
     const share = `${expertSlots} of ${this.#sizes.experts!.count} experts fit`;
-    return fetched ? `${share}, not all streams: both are fetched` : `${share}: experts are fetched`;
+    return fetched ? `${share}, not all streams: both are offloaded` : `${share}: experts are offloaded`;
   }
 
-  /** As many as fit beside a batch that is worth its memory, and beside one token at least what that uses. */
+  /** As many slots as fit beside a batch of useful size; at least what one token uses. */
   #expertSlots(bytes: number): number {
     const { experts } = this.#sizes;
     if (!experts) return 0;
@@ -243,7 +243,7 @@ class Layout {
     return this.#wantedExperts ?? Math.max(this.#leastExperts, fitting);
   }
 
-  /** Tokens whose experts all have a slot, and which fit themselves. */
+  /** Most tokens that fit and whose experts all have a slot. */
   #batch(room: number, expertSlots: number): number {
     const { experts } = this.#sizes;
     const byMemory = Math.max(1, Math.floor(room / this.#tokenBytes));
@@ -254,7 +254,7 @@ class Layout {
     return perLayer >= layerCount ? most : Math.max(1, Math.min(most, Math.floor(perLayer / topK)));
   }
 
-  /** Experts that one token uses, in all layers under way. */
+  /** Experts that one token uses, over all layers in flight. */
   get #leastExperts(): number {
     const { experts } = this.#sizes;
     return experts ? Math.min(experts.count, experts.layersInFlight * experts.topK) : 0;
@@ -265,23 +265,23 @@ class Layout {
     return expertSlots === undefined ? undefined : Math.min(expertSlots, this.#sizes.experts!.count);
   }
 
-  /** What is in memory besides weights. */
+  /** Bytes in memory besides weights. */
   #fixed(tokens: number): number {
     return this.#wishes.used + this.#sizes.cacheBytes + tokens * this.#tokenBytes;
   }
 
-  /** Of one token of a batch: its vectors, and its place in caches with a window. */
+  /** Bytes of one token of a batch: its activations, and its place in windowed KV caches. */
   get #tokenBytes(): number {
     return this.#sizes.tokenBytes + this.#sizes.batchCacheBytes;
   }
 
-  /** Tokens of a batch that are worth their memory. */
+  /** A batch size that is worth its memory. */
   get #comfortable(): number {
     const tokens = Math.floor((VECTORS * this.#wishes.budget) / this.#tokenBytes);
     return Math.max(1, Math.min(this.#wishes.maxBatch, tokens));
   }
 
-  /** Streams by how gladly they are fetched: those of layers first, as they come; then the vocabulary's. */
+  /** Streams in offload order: those of layers first, in plan order; embedding, final norm and head last. */
   get #all(): readonly StreamSize[] {
     const { streams } = this.#sizes;
     return [...streams.filter(({ vocabulary }) => !vocabulary), ...streams.filter((s) => s.vocabulary)];
@@ -289,13 +289,13 @@ class Layout {
 }
 
 const withoutTransfers = () =>
-  new CflowError('USAGE', 'weights that do not fit the memory are fetched by transfers', {
+  new CflowError('USAGE', 'weights that do not fit need transfers', {
     field: 'transfers',
     value: 'none',
     remedy: 'leave it out, or allow more memory',
   });
 
-/** @throws CflowError USAGE if fewer slots are asked for than are used at once, or any for what a model has not */
+/** @throws CflowError USAGE if fewer slots are requested than are used at once, or the model has nothing to put there */
 function atLeast(field: string, value: number, least: number, what: string): void {
   if (least > 0 && value >= least) return;
   const problem = least ? `a token uses ${least} ${what} at once` : `the model has no ${what}`;
@@ -303,17 +303,17 @@ function atLeast(field: string, value: number, least: number, what: string): voi
   throw new CflowError('USAGE', problem, { field, value, limit: least, remedy });
 }
 
-/** Slots beyond those in use: two streams ahead, as PIPO preloads. */
+/** Stream slots beyond those in use: PIPO preloads two. */
 const AHEAD = 2;
 
-/** Numbers of fetched streams that are tried. */
+/** Most counts of offloaded streams that are tried. */
 const MOST_COUNTS = 512;
 
 const align = (bytes: number) => Math.ceil(bytes / ALIGN) * ALIGN;
 const largest = (streams: readonly StreamSize[]) =>
   align(streams.reduce((most, { bytes }) => Math.max(most, bytes), 0));
 
-/** `count` streams, evenly spread over those of layers; all of these before any of the vocabulary. */
+/** `count` streams in offload order, evenly spread over the layers. */
 export function spread(order: readonly StreamSize[], count: number): StreamSize[] {
   const layers = order.filter(({ vocabulary }) => !vocabulary);
   const rest = order.filter(({ vocabulary }) => vocabulary);

@@ -1,4 +1,4 @@
-/** What memory and disk of this machine can do: measured once, kept in the user's cache. */
+/** Read bandwidths of memory and disk: measured once, kept in the user's cache directory. */
 import { mkdir, readFile, rename, stat, writeFile } from 'node:fs/promises';
 import { homedir, hostname } from 'node:os';
 import { dirname, join } from 'node:path';
@@ -11,7 +11,7 @@ export interface MeasuredFile {
   readonly size: number;
 }
 
-/** Long enough for a steady rate, short enough to be no burden. */
+/** Long enough for a steady rate. */
 const DISK_MILLISECONDS = 120;
 const DISK_RUNS = 4;
 const DISK_BYTES = 64 * 2 ** 20;
@@ -19,8 +19,8 @@ const PAGE = 4096;
 const MEMORY_BYTES = 256 * 2 ** 20;
 
 /**
- * Bytes per second; a figure that was measured before on the same device with the same options is taken as it is.
- * @param room bytes of memory that may be taken for it
+ * Bytes per second; reuses a figure measured before on the same device with the same options.
+ * @param room bytes of memory that the measurement may take
  */
 export async function bandwidths(
   addon: Addon,
@@ -50,14 +50,14 @@ async function memoryBandwidth(addon: Addon, threads: number, bytes: number): Pr
   return 1e9 * Math.max(...runs);
 }
 
-/** The best of some runs: what else the machine does makes a disk look slower than it is, never faster. */
+/** The best of some runs: other load makes a disk look slower, never faster. */
 async function diskBandwidth(
   addon: Addon,
   { fd, size }: MeasuredFile,
   io: IoChoice,
   room: number,
 ): Promise<number> {
-  // No more than a small file has, nor than there is memory for; no disk wants more.
+  // A small file or little memory allows less.
   const most = Math.min(size, Math.min(DISK_BYTES, room) / io.depth);
   const block = Math.min(io.block, Math.max(PAGE, Math.floor(most / PAGE) * PAGE));
   let best = 0;
@@ -76,7 +76,7 @@ function cachePath(): string {
   return join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'cflow', 'bandwidths.json');
 }
 
-/** What was kept; a file that is not ours, or not there, is none. */
+/** Figures measured before; an absent or foreign file counts as empty. */
 async function readKept(path: string): Promise<Readonly<Record<string, number>>> {
   try {
     const kept: unknown = JSON.parse(await readFile(path, 'utf8'));
@@ -87,7 +87,7 @@ async function readKept(path: string): Promise<Readonly<Record<string, number>>>
   }
 }
 
-/** Running a model needs no right to write: what cannot be kept is measured again. */
+/** Running a model needs no write permission: what cannot be kept is measured again. */
 async function keep(path: string, values: Readonly<Record<string, number>>): Promise<void> {
   try {
     await mkdir(dirname(path), { recursive: true });
@@ -95,6 +95,6 @@ async function keep(path: string, values: Readonly<Record<string, number>>): Pro
     await writeFile(partial, `${JSON.stringify(values, undefined, 2)}\n`);
     await rename(partial, path);
   } catch {
-    // As said above.
+    // Measured again next time.
   }
 }

@@ -1,4 +1,4 @@
-/** What a model needs of memory and disk, from its plan and file: PIPO's W, C and M, in bytes. */
+/** Memory and disk that a model needs, from its plan and file: PIPO's W (weights), C (KV cache), M (activations), in bytes. */
 import { type ExecutionPlan, elements, type ModelFile, streamPieces } from '@cflow/format';
 import { bankLayers, expertRegions } from '../native/tiers.js';
 
@@ -6,7 +6,7 @@ import { bankLayers, expertRegions } from '../native/tiers.js';
 export interface StreamSize {
   readonly name: string;
   readonly bytes: number;
-  /** Embedding, final norm or LM head: not of a layer. */
+  /** Embedding, final norm or LM head: belongs to no layer. */
   readonly vocabulary: boolean;
 }
 
@@ -17,38 +17,38 @@ export interface ExpertSizes {
   readonly bytes: number;
   /** Experts that a token uses in all layers. */
   readonly perToken: number;
-  /** Of one layer, the most: experts, and those that a token uses. */
+  /** Experts of the layer that has most; experts that a token uses there. */
   readonly layerCount: number;
   readonly topK: number;
-  /** Layers whose experts are called and not yet computed, at most: expertDelay + 1. */
+  /** Most layers whose experts are called and not yet computed: expertDelay + 1. */
   readonly layersInFlight: number;
 }
 
 export interface ModelSizes {
   readonly fileBytes: number;
-  /** Norms, biases and routers: a few MB, in memory whatever is fetched. */
+  /** Norms, biases and routers: a few MB, always in memory. */
   readonly plainBytes: number;
-  /** Streams with matrices, without experts and an embedding that is only looked up. */
+  /** Streams with matrices; without experts, and without an embedding that is only looked up. */
   readonly streams: readonly StreamSize[];
-  /** Undefined for a model without. */
+  /** Undefined for a model without experts. */
   readonly experts: ExpertSizes | undefined;
-  /** Key/value bytes of `context` positions, passed one by one: C. */
+  /** KV cache of `context` positions, processed one by one: C. */
   readonly cacheBytes: number;
-  /** What of these must be in memory while the rest is on disk; absent = all. */
+  /** Part of the KV cache that must stay in memory; absent = all. */
   readonly leastCacheBytes?: number;
-  /** What each token of a batch adds to them: caches with a window hold it besides the window. */
+  /** What each token of a batch adds: windowed caches hold it besides the window. */
   readonly batchCacheBytes: number;
-  /** Vectors of one token; its logits, which only the last of a batch has, left out. */
+  /** Activations of one token, without logits, which only the last of a batch has. */
   readonly tokenBytes: number;
 }
 
-/** What the caches of a session are for. */
+/** How a session uses its KV cache. */
 export interface CacheUse {
   /** Positions. */
   readonly context: number;
-  /** Tokens of one batch, at most. */
+  /** Most tokens of one batch. */
   readonly maxBatch: number;
-  /** Of a cached key or value. */
+  /** Bytes of one cached number. */
   readonly valueBytes: number;
 }
 
@@ -76,11 +76,11 @@ export function modelSizes(plan: ExecutionPlan, file: ModelFile, use: CacheUse):
   };
 }
 
-/** Positions of a page, the unit of what goes to disk: kPage of the kernels. */
+/** Positions of a page, the unit that goes to disk: kPage of the kernels. */
 const PAGE = 64;
-/** Caches whose pages come back: of the layer that attends, and of the next. */
+/** Layers whose pages are being read back: the one that attends, and the next. */
 const STAGED = 2;
-/** Pages of a cache that do not go: the one that is filled, and the one before it, which is being written. */
+/** Pages of a cache that stay in memory: the one being filled, and the one being written to disk. */
 const KEPT = 2;
 
 type CacheSizes = Pick<ModelSizes, 'cacheBytes' | 'leastCacheBytes' | 'batchCacheBytes'>;
@@ -103,12 +103,12 @@ function cacheSizes({ caches }: ExecutionPlan, { context, maxBatch, valueBytes }
   };
 }
 
-/** Of one number in a cache. */
+/** Bytes of one number in the KV cache. */
 export const cachedBytes = (cache: 'f16' | 'f32') => (cache === 'f16' ? 2 : 4);
 
 /**
- * Bytes below which no session reaches `context` positions, however little it passes at once: the page that is filled
- * in all caches, and what comes back from disk.
+ * Least bytes with which a session reaches `context` positions one token at a time: the page being filled in every
+ * cache, and what is read back from disk.
  */
 export function fewestCacheBytes(
   { caches }: ExecutionPlan,
@@ -124,7 +124,7 @@ export function fewestCacheBytes(
   return sum(windowed) + Math.min(bytes(sum(widths), all), spilled);
 }
 
-/** At most: a window and a batch may begin and end within a page (ring_pages of the engine counts whole ones). */
+/** Upper bound: a window and a batch may begin and end within a page (the engine's ring_pages counts whole ones). */
 const ringPositions = (window: number, batch: number) => window + batch + 2 * PAGE - 2;
 
 function expertSizes(file: ModelFile): ExpertSizes | undefined {

@@ -1,9 +1,9 @@
-/** The choice of tiers and what came of it, as lines for people. */
+/** `--explain`: the choice of tiers and its result, as lines of text. */
 import type { NativeStats } from '../engine.js';
 import type { TierChoice } from './choose.js';
 import { reserve, size } from './configure.js';
 
-/** Before a run: the estimate, the rule that fired, and what it should reach. */
+/** Before a run: the estimate, the rule that chose, and the prediction. */
 export function explainChoice(choice: TierChoice): string[] {
   const { budget, budgetReason, plan, reason, weights } = choice;
   if (!plan || budget === undefined) return [`weights     ${weights} (${reason})`];
@@ -13,7 +13,7 @@ export function explainChoice(choice: TierChoice): string[] {
   return [
     `memory      ${size(budget)} (${budgetReason})`,
     `for         ${parts.map(([name, bytes]) => `${name} ${size(bytes)}`).join(', ')}`,
-    `kept free   ${size(reserve(budget))} (${percent} %), for huge pages, allocators and rows that are looked up`,
+    `kept free   ${size(reserve(budget))} (${percent} %), for huge pages, allocators and embedding rows`,
     `rule        ${reason}`,
     ...(weights === 'direct' ? directLines(choice) : []),
   ];
@@ -29,23 +29,23 @@ function directLines({ plan, io, bandwidths, prediction }: TierChoice): string[]
     ...(streams.size ? [`${streams.size} streams, ${streamSlots} in memory`] : []),
   ];
   return [
-    `fetched     ${fetched.join('; ')}`,
+    `offloaded   ${fetched.join('; ')}`,
     `pipeline    ${transfers}, ${mode}; up to ${maxBatch} tokens of a prompt at once`,
     `reads       ${size(io!.block)} a block, ${io!.depth} under way, ${io!.backend} backend, ${io!.mode} mode`,
     `measured    memory ${rate(memory)}, disk ${rate(disk)}`,
     `predicted   C ${ms(compute)}, IO ${ms(fetching)} a token, interference ${(100 * interference).toFixed(0)} %: ` +
-      `${tokensPerSecond.toFixed(1)} tokens/s, ${gain.toFixed(2)} times what waiting for each fetch gives`,
+      `${tokensPerSecond.toFixed(1)} tokens/s, ${gain.toFixed(2)} times the speed of waiting for each read`,
   ];
 }
 
-/** What a run gave. */
+/** What a run reached. */
 export interface Reached {
   /** 0 = nothing was generated. */
   readonly tokensPerSecond: number;
   readonly generatedTokens: number;
 }
 
-/** After a run: what was predicted beside what was measured, and what keys and values did on disk. */
+/** After a run: predicted against measured, and the KV cache's traffic to disk. */
 export function explainRun(native: NativeStats, run: Reached): string[] {
   const fetched = native.choice.weights === 'direct';
   return [...(fetched ? fetchLines(native, run) : []), ...cacheLines(native)];
@@ -62,33 +62,33 @@ function fetchLines({ choice, tiers, threads }: NativeStats, run: Reached): stri
     `disk        ${size(tiers.bytesRead)} at ${rate(tiers.bytesRead / tiers.busySeconds)} (${way}, ${tiers.uring ? 'io_uring' : 'threads'}${tiers.reason && `; ${tiers.reason}`})`,
     ...(called
       ? [
-          `experts     ${share(tiers.hits)} in memory, ${share(tiers.predicted)} on their way by a prediction, ${share(tiers.misses)} not`,
+          `experts     ${share(tiers.hits)} in memory, ${share(tiers.predicted)} read ahead by prediction, ${share(tiers.misses)} missed`,
         ]
       : []),
     `stalled     ${tiers.stallSeconds.toFixed(3)} s over ${threads} threads`,
     ...(tokensPerSecond > 0
       ? [
-          `reached     ${tokensPerSecond.toFixed(1)} tokens/s, ${reached.toFixed(2)} of what was predicted` +
+          `reached     ${tokensPerSecond.toFixed(1)} tokens/s, ${reached.toFixed(2)} of the prediction` +
             (reached < 1 ? warmUp(tiers, generatedTokens) : ''),
         ]
       : []),
   ];
 }
 
-/** Fewer tokens than this are mostly the first ones, for which caches of all kinds are empty. */
+/** A run of fewer tokens is mostly warm-up: all caches are empty at first. */
 const FEW_TOKENS = 16;
-/** Of the experts that were read, the share from which on filling the memory counts. */
+/** From this share of the experts read, filling the empty expert cache counts as warm-up. */
 const FILLING = 0.25;
 
-/** Why a run is slower than the long one of the prediction, as far as its length is the reason. */
+/** Why a short run is slower than the prediction, which is for a long one. */
 function warmUp({ slots, misses, ahead }: NativeStats['tiers'], tokens: number): string {
   const reads = misses + ahead;
   const filled = Math.min(slots, reads);
   if (filled > FILLING * reads) {
     const share = ((100 * filled) / reads).toFixed(0);
-    return `; warm-up: ${share} % of the experts read filled the empty memory, a longer run reaches more`;
+    return `; warm-up: ${share} % of the experts read filled the empty expert cache; a longer run is faster`;
   }
-  return tokens < FEW_TOKENS ? `; warm-up: ${tokens} tokens are few, a longer run reaches more` : '';
+  return tokens < FEW_TOKENS ? `; warm-up: ${tokens} tokens are few; a longer run is faster` : '';
 }
 
 function cacheLines({ tiers, threads }: NativeStats): string[] {
@@ -96,8 +96,8 @@ function cacheLines({ tiers, threads }: NativeStats): string[] {
   if (cacheWritten === 0) return [];
   const why = cacheReason && ` (${cacheReason})`;
   return [
-    `caches      ${size(cacheWritten)} of keys and values to disk, ${size(cacheRead)} back${why}`,
-    `stalled     ${cacheStallSeconds.toFixed(3)} s over ${threads} threads for them`,
+    `KV cache    ${size(cacheWritten)} written to disk, ${size(cacheRead)} read back${why}`,
+    `stalled     ${cacheStallSeconds.toFixed(3)} s over ${threads} threads for it`,
   ];
 }
 

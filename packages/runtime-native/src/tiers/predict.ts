@@ -1,23 +1,23 @@
-/** What a tier plan should reach: the overlap model of the report (§5.14.3), with its interference term. */
+/** Predicts the speed of a tier plan: the overlap model of the report (§5.14.3), with its interference term. */
 import type { Bandwidths, TierPlan } from './configure.js';
 import { type ModelSizes, sum } from './estimate.js';
 
-/** Seconds a token, and what they make. */
+/** Seconds a token, and the resulting speed. */
 export interface Prediction {
-  /** Reading weights from memory, and computing with them. */
+  /** Reading weights from memory and computing with them (C). */
   readonly compute: number;
-  /** Fetching what is not in memory. */
+  /** Reading offloaded weights from disk (IO). */
   readonly io: number;
-  /** Share by which fetching slows computing: the memory bandwidth that it takes. */
+  /** Share by which disk reads slow computing: the memory bandwidth that they take. */
   readonly interference: number;
   readonly tokensPerSecond: number;
-  /** (C + IO) / max(C, IO_eff): what the transfers gain over waiting for each. */
+  /** (C + IO) / max(C, IO_eff): speed over waiting for each read. */
   readonly gain: number;
 }
 
-/** Of the read bandwidth, what decoding reaches (docs/benchmarks.md). */
+/** Share of the read bandwidth that decode reaches (docs/benchmarks.md). */
 const DECODE_EFFICIENCY = 0.85;
-/** Share of the experts out of memory that a prediction names in time, as measured on a small trained model and on random ones. */
+/** Share of the missing experts that prediction reads in time, measured on a small trained model and on random ones. */
 const PREDICTED_SHARE = 0.4;
 
 export function predict(sizes: ModelSizes, plan: TierPlan, bandwidths: Bandwidths): Prediction {
@@ -33,7 +33,7 @@ export function predict(sizes: ModelSizes, plan: TierPlan, bandwidths: Bandwidth
   return { compute, io, interference, tokensPerSecond: 1 / seconds, gain: (compute + io) / seconds };
 }
 
-/** Bytes that a token fetches: its streams, and as many experts as chance finds out of memory. */
+/** Bytes that a token reads from disk: offloaded streams, and the experts missed if routing were uniform. */
 function fetchedBytes({ streams, experts }: ModelSizes, plan: TierPlan, expertBytes: number): number {
   const { placement, expertSlots } = plan;
   const fetched = sum(streams.filter(({ name }) => placement.streams.has(name)).map(({ bytes }) => bytes));
@@ -54,7 +54,7 @@ function tokenSeconds({ experts }: ModelSizes, { transfers, placement }: TierPla
   const together = Math.max(compute * (1 + interference), io);
   const delayed = experts && experts.layersInFlight > 1;
   if (!placement.experts || delayed) return together;
-  // Without a delay a fetch runs beside the other experts of its layer alone, unless it was predicted.
+  // Without a delay, a read overlaps only the other experts of its layer, unless it was predicted.
   const within = compute - expertCompute + Math.max(expertCompute, io);
   const share = transfers === 'predict' ? PREDICTED_SHARE : 0;
   return share * together + (1 - share) * within;

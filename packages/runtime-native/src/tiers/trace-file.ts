@@ -1,13 +1,13 @@
 /**
- * Recorded routings as a file: NDJSON, a header line and then a line a token, `[position, experts, experts, …]` with the
- * experts that each layer chose, in the order of the header's layers. Position 0 begins a sequence.
+ * Routing traces: NDJSON, a header line, then one line a token, `[position, experts, experts, …]` with the experts that
+ * each layer chose, in the order of the header's layers. Position 0 begins a sequence.
  */
 import { type FileHandle, open, rename, rm } from 'node:fs/promises';
 import { CflowError, type ModelConfig } from '@cflow/format';
 import { checkTarget, errno } from '@cflow/format/node';
 import type { NativeRouting } from '../native/addon.js';
 
-/** What the first line of a trace says it is. */
+/** `format` of the first line. */
 export const TRACE_FORMAT = 'cflow-trace/1';
 
 /** A layer with experts. */
@@ -17,23 +17,23 @@ export interface TraceLayer {
   readonly topK: number;
 }
 
-/** The first line of a trace: whose routings it holds. */
+/** The first line of a trace. */
 export interface TraceHeader {
   readonly format: typeof TRACE_FORMAT;
   readonly model: string;
-  /** Layers that pass before the chosen experts of one are added. */
+  /** Layers between a routing and the addition of its experts. */
   readonly expertDelay: number;
   readonly layers: readonly TraceLayer[];
 }
 
-/** What the layers chose for one token. */
+/** The experts that all layers chose for one token. */
 export interface TraceToken {
   readonly position: number;
   /** Of each layer of the header. */
   readonly experts: readonly (readonly number[])[];
 }
 
-/** A trace that was read. */
+/** A whole trace. */
 export interface Trace {
   readonly header: TraceHeader;
   readonly tokens: readonly TraceToken[];
@@ -48,8 +48,8 @@ export function traceHeader({ name, expertDelay, layers }: ModelConfig): TraceHe
 }
 
 /**
- * What an engine recorded (`Engine.takeRoutings`), token by token.
- * @throws CflowError INTERNAL if layers have chosen for different tokens
+ * Recorded routings (`Engine.takeRoutings`), token by token.
+ * @throws CflowError INTERNAL if layers chose for different tokens
  */
 export function traceTokens({ layers }: TraceHeader, routings: readonly NativeRouting[]): TraceToken[] {
   const byLayer = layers.map((_, bank) =>
@@ -73,7 +73,7 @@ function choices({ position, topK, experts }: NativeRouting) {
   }));
 }
 
-/** A trace to be written: a file beside its own, which takes its place when it is whole. */
+/** Writes a trace to a temporary file beside the target and renames it when complete. */
 export class TraceFile {
   readonly #path: string;
   readonly #partial: string;
@@ -114,7 +114,7 @@ export class TraceFile {
     }
   }
 
-  /** Leaves nothing behind unless it was finished; can be called at any time. */
+  /** Removes the temporary file unless `finish` succeeded; safe to call at any time. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#handle.close().catch(() => undefined);
     await rm(this.#partial, { force: true });
@@ -138,7 +138,7 @@ export async function writeTrace(
   await file.finish(header, routings);
 }
 
-/** A model given in place of its trace is gigabytes: what does not begin as a trace is not read. */
+/** Checks the first bytes before reading: a model given by mistake has gigabytes. */
 async function readWhole(path: string): Promise<string> {
   const begin = Buffer.alloc(2);
   await using file = await open(path);
@@ -171,13 +171,13 @@ function parsed(path: string, line: string, number: number): unknown {
   try {
     return JSON.parse(line);
   } catch {
-    throw invalid(path, number, 'no JSON');
+    throw invalid(path, number, 'not JSON');
   }
 }
 
 function invalid(file: string, line: number, problem: string): CflowError {
   const remedy = 'record it again with cflow-run --trace';
-  return new CflowError('FORMAT_INVALID', `line ${line} is ${problem}`, {
+  return new CflowError('FORMAT_INVALID', `line ${line}: ${problem}`, {
     file,
     field: `line ${line}`,
     remedy,
