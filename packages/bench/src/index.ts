@@ -1,15 +1,27 @@
-export * from './convert/convert-bench.js';
-export * from './decode/decode-bench.js';
-export * from './decode/decode-job.js';
-export * from './decode/variants.js';
-export * from './harness/result.js';
-export * from './harness/save.js';
-export * from './harness/statistics.js';
-export * from './quality/quality-bench.js';
-export * from './report/compare.js';
-export * from './report/markdown.js';
-export * from './scorecard/scorecard.js';
-export * from './synth/geometry.js';
-export * from './synth/synth.js';
-export * from './synth/synth-model.js';
-export * from './synth/weights.js';
+/** Result files and how to compare and show them; synthetic models. Measurements are commands of `cflow-bench`. */
+export { type Comparison, compareResults, type MetricChange } from './report/compare.js';
+export { benchmarkSections, type NamedResults } from './report/markdown.js';
+export {
+  type BenchResult,
+  type Machine,
+  type Metric,
+  metric,
+  RESULT_SCHEMA,
+  readResult,
+  type Table,
+  writeResult,
+} from './runner/result.js';
+export {
+  type StorageName,
+  type SynthOptions,
+  type SynthResult,
+  synthesize,
+} from './synth/checkpoint.js';
+export { GEOMETRIES, type ModelSize, modelOf } from './synth/geometry.js';
+export {
+  MODEL_FORMATS,
+  type ModelFormat,
+  type SynthModelOptions,
+  type SynthModelResult,
+  synthesizeModel,
+} from './synth/model.js';

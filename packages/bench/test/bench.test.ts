@@ -4,10 +4,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { openCheckpoint } from '@cflow/convert';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { benchConvert } from '../src/convert/convert-bench.js';
-import { median } from '../src/harness/statistics.js';
+import { benchConvert } from '../src/experiments/convert.js';
+import { median } from '../src/runner/statistics.js';
+import { splitTensors, synthesize } from '../src/synth/checkpoint.js';
 import { geometryOf } from '../src/synth/geometry.js';
-import { splitTensors, synthesize } from '../src/synth/synth.js';
 
 let dir: string;
 beforeEach(async () => {

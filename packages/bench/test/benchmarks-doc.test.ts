@@ -6,8 +6,8 @@ import { committed, DOCUMENT } from '../../../scripts/benchmarks-doc.mjs';
 import { renew } from '../../../scripts/format-doc.mjs';
 import { captured } from '../../runtime-native/test/helpers.js';
 import { main } from '../src/cli.js';
-import { type BenchResult, metric, readResult } from '../src/harness/result.js';
 import { benchmarkSections } from '../src/report/markdown.js';
+import { type BenchResult, metric, readResult } from '../src/runner/result.js';
 import { resultWith } from './results.js';
 
 const document = readFileSync(DOCUMENT, 'utf8');

@@ -13,15 +13,21 @@ import {
   writeTrace,
 } from '@cflow/runtime-native';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { optimumHits } from '../src/cache/belady.js';
-import { cacheMeasured } from '../src/cache/cache-measured.js';
-import { measureQuick } from '../src/cache/command.js';
-import { predictions, record } from '../src/cache/record.js';
-import { ENGINE, keysOf, LFU, LRU, OPTIMUM, replayTrace } from '../src/cache/replay.js';
-import { resultSchema } from '../src/harness/result.js';
-import { score } from '../src/scorecard/scorecard.js';
+import { cache, cacheMeasured } from '../src/experiments/cache/cache.js';
+import { predictions, record } from '../src/experiments/cache/record.js';
+import {
+  ENGINE,
+  keysOf,
+  LFU,
+  LRU,
+  OPTIMUM,
+  optimumHits,
+  replayTrace,
+} from '../src/experiments/cache/replay.js';
+import { resultSchema } from '../src/runner/result.js';
+import { score } from '../src/scorecard/score.js';
 import { modelOf } from '../src/synth/geometry.js';
-import { synthesizeModel } from '../src/synth/synth-model.js';
+import { synthesizeModel } from '../src/synth/model.js';
 import { mostHits, naiveHits } from './naive-cache.js';
 
 /** Routings of the bundled model on its stories: 1,300 tokens, 6 layers, 2 of 8 experts. */
@@ -250,7 +256,7 @@ describe('on the bundled model', () => {
     expect(keysOf({ header, tokens: tokens.slice(0, 1) }).keys).toHaveLength(12);
     const model = join(directory, 'stories.cflow');
     await convert({ source: STORIES, output: model });
-    const { metrics, tables } = await measureQuick({ model });
+    const { metrics, tables } = await cache.quick!({ model, directory: tmpdir(), threads: 1, quick: true });
     resultSchema.shape.metrics.parse(metrics);
     resultSchema.shape.tables.parse(tables);
     expect(metrics.filter(({ name }) => /hit rate/i.test(name))).toHaveLength(2);

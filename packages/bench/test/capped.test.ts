@@ -4,17 +4,16 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Model } from '@cflow/runtime-native';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { type CappedReport, MAPPED, OURS, SHIPPED } from '../src/capped/capped-bench.js';
-import type { CappedRun } from '../src/capped/capped-job.js';
-import { cappedMeasured } from '../src/capped/capped-measured.js';
-import { noRepackLibrary } from '../src/capped/no-repack.js';
-import { deviceNumbers, dropPages, readAheadKib } from '../src/capped/page-cache.js';
-import { runCapped } from '../src/capped/run-capped.js';
-import { choices } from '../src/decode/run-llama.js';
-import { resultSchema } from '../src/harness/result.js';
-import { randomIds } from '../src/harness/tokens.js';
+import { choices, noRepackLibrary } from '../src/engines/llama.js';
+import type { CappedReport } from '../src/experiments/capped/capped.js';
+import { cappedMeasured, MAPPED, OURS, SHIPPED } from '../src/experiments/capped/measured.js';
+import { deviceNumbers, dropPages, readAheadKib } from '../src/experiments/capped/page-cache.js';
+import { type CappedRun, runCapped } from '../src/experiments/capped/run.js';
+import { runChild } from '../src/runner/child.js';
+import { resultSchema } from '../src/runner/result.js';
+import { randomIds } from '../src/runner/tokens.js';
 import { modelOf } from '../src/synth/geometry.js';
-import { synthesizeModel } from '../src/synth/synth-model.js';
+import { synthesizeModel } from '../src/synth/model.js';
 import { resultWith } from './results.js';
 
 let directory: string;
@@ -60,8 +59,8 @@ describe('a run', () => {
   });
 
   it('joins its group, and is measured by a process that began there', async () => {
-    const run = await runCapped({ ...job(), group: directory });
-    expect(await readFile(join(directory, 'cgroup.procs'), 'utf8')).toBe(`${process.pid}`);
+    const run = await runChild<CappedRun>('capped', job(), { group: directory });
+    expect(await readFile(join(directory, 'cgroup.procs'), 'utf8')).toMatch(/^\d+$/);
     expect(run.chosen).toEqual(await expected());
   });
 

@@ -5,18 +5,18 @@ import { loadAddon, type NativeStats } from '@cflow/runtime-native';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { captured } from '../../runtime-native/test/helpers.js';
 import { main } from '../src/cli.js';
+import { loadPeer, PEER_VERSION } from '../src/engines/llama.js';
 import {
   benchDecode,
   type DecodeBenchOptions,
   type DecodeReport,
   type DecodeRow,
-} from '../src/decode/decode-bench.js';
-import { promptIds } from '../src/decode/decode-job.js';
-import { profileSince } from '../src/decode/run-cflow.js';
-import { loadPeer, PEER_VERSION } from '../src/decode/run-llama.js';
-import { parseVariants } from '../src/decode/variants.js';
-import { spread } from '../src/harness/statistics.js';
-import { synthesizeModel } from '../src/synth/synth-model.js';
+} from '../src/experiments/decode/bench.js';
+import { profileSince, promptIds } from '../src/experiments/decode/run.js';
+import { parseVariants } from '../src/experiments/decode/variants.js';
+import { Run } from '../src/runner/experiment.js';
+import { spread } from '../src/runner/statistics.js';
+import { synthesizeModel } from '../src/synth/model.js';
 
 let dir: string;
 let file: string;
@@ -29,9 +29,9 @@ afterAll(() => rm(dir, { recursive: true }));
 
 const lengths = { tokens: 3, prefill: 5, warmup: 2, context: 0 };
 
-function bench(change: Partial<DecodeBenchOptions> = {}): Promise<DecodeReport> {
+function bench(change: Partial<DecodeBenchOptions> = {}, run?: Run): Promise<DecodeReport> {
   const variants = parseVariants([], { engine: 'reference' });
-  return benchDecode({ file, threads: 2, runs: 2, variants, ...lengths, ...change });
+  return benchDecode({ file, threads: 2, runs: 2, variants, ...lengths, ...change }, run);
 }
 
 describe('a measurement', () => {
@@ -91,11 +91,11 @@ describe('a measurement', () => {
     [{ gguf: 'no-such.gguf' }, 'NOT_READABLE', 'no-such.gguf: cannot open: ENOENT'],
     [{ file: 'no-such.cflow' }, 'NOT_READABLE', 'no-such.cflow: cannot open: ENOENT'],
   ])('refuses %j before anything is measured', async (change, code, message) => {
-    const onRun = vi.fn();
-    const refused = bench({ ...change, onRun });
+    const step = vi.fn();
+    const refused = bench(change, new Run(step));
     await expect(refused).rejects.toMatchObject({ code });
     await expect(refused).rejects.toThrowError(message);
-    expect(onRun).not.toHaveBeenCalled();
+    expect(step).not.toHaveBeenCalled();
   });
 });
 

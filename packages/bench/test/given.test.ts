@@ -8,11 +8,11 @@ import { requireAddon } from '@cflow/runtime-native';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { captured } from '../../runtime-native/test/helpers.js';
 import { main } from '../src/cli.js';
-import { makeFolder } from '../src/harness/files.js';
-import { answered } from '../src/harness/native.js';
-import { metric, readResult, writeResult } from '../src/harness/result.js';
-import { synthesize } from '../src/synth/synth.js';
-import { synthesizeModel } from '../src/synth/synth-model.js';
+import { makeFolder } from '../src/runner/files.js';
+import { answered } from '../src/runner/native.js';
+import { metric, readResult, writeResult } from '../src/runner/result.js';
+import { synthesize } from '../src/synth/checkpoint.js';
+import { synthesizeModel } from '../src/synth/model.js';
 import { resultWith } from './results.js';
 
 let dir: string;

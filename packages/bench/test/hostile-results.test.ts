@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { captured } from '../../runtime-native/test/helpers.js';
 import { main } from '../src/cli.js';
-import { metric, readResult } from '../src/harness/result.js';
+import { metric, readResult } from '../src/runner/result.js';
 import { resultWith } from './results.js';
 
 let dir: string;

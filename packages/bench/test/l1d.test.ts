@@ -4,12 +4,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type CacheSimulation, loadAddon } from '@cflow/runtime-native';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { resultSchema } from '../src/harness/result.js';
-import { parseMisses } from '../src/l1d/cachegrind.js';
-import { cacheOfMachine, cacheText, parseCache, REPORTED_CACHES } from '../src/l1d/caches.js';
-import { benchL1d, l1dMeasured } from '../src/l1d/l1d-bench.js';
-import { simulate, widthOf, withoutHeaders } from '../src/l1d/simulate.js';
-import { ARMS, WORKLOADS } from '../src/l1d/workloads.js';
+import { benchL1d, l1dMeasured } from '../src/research/l1d/bench.js';
+import { parseMisses } from '../src/research/l1d/cachegrind.js';
+import { cacheOfMachine, cacheText, parseCache, REPORTED_CACHES } from '../src/research/l1d/l1d.js';
+import { ARMS, simulate, WORKLOADS, widthOf, withoutHeaders } from '../src/research/l1d/simulate.js';
+import { resultSchema } from '../src/runner/result.js';
 
 const addon = loadAddon()!;
 const CASE: CacheSimulation = {

@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest';
 import { main as run } from '../../runtime-native/src/cli.js';
 import { captured } from '../../runtime-native/test/helpers.js';
 import { main } from '../src/cli.js';
-import { blockOf, ioOf, threadCounts, threadsOf } from '../src/harness/cli-common.js';
+import { blockOf, ioOf, threadCounts, threadsOf } from '../src/runner/options.js';
 
 /** Every option of a help text with its type: `--runs … [number]`. */
 function typesOf(help: string): [string, string][] {

@@ -4,18 +4,31 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { ModelConfig } from '@cflow/format';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { MemoryGroup } from '../src/harness/memory-group.js';
-import { resultSchema } from '../src/harness/result.js';
-import { randomIds } from '../src/harness/tokens.js';
-import { type BlockRow, blocksMeasured, chooseBlocks, sweepBlocks } from '../src/overlap/blocks.js';
-import { armOf, cellsOf, memoryBudget, openOptions, shareBudget, slotsOf } from '../src/overlap/cells.js';
-import { measureQuick } from '../src/overlap/command.js';
-import { ladder, ladderMeasured } from '../src/overlap/ladder.js';
-import { benchOverlap } from '../src/overlap/overlap-bench.js';
-import { balanced, type CellTimes, checkModel } from '../src/overlap/overlap-model.js';
-import { score } from '../src/scorecard/scorecard.js';
+import {
+  armOf,
+  cellsOf,
+  ladder,
+  memoryBudget,
+  openOptions,
+  shareBudget,
+  slotsOf,
+} from '../src/experiments/overlap/arms.js';
+import { benchOverlap } from '../src/experiments/overlap/bench.js';
+import {
+  type BlockRow,
+  blocksMeasured,
+  chooseBlocks,
+  sweepBlocks,
+} from '../src/experiments/overlap/blocks.js';
+import { ladderMeasured } from '../src/experiments/overlap/measured.js';
+import { balanced, type CellTimes, checkModel } from '../src/experiments/overlap/model.js';
+import { overlap } from '../src/experiments/overlap/overlap.js';
+import { MemoryGroup } from '../src/runner/memory.js';
+import { resultSchema } from '../src/runner/result.js';
+import { randomIds } from '../src/runner/tokens.js';
+import { score } from '../src/scorecard/score.js';
 import { modelOf } from '../src/synth/geometry.js';
-import { synthesizeModel } from '../src/synth/synth-model.js';
+import { synthesizeModel } from '../src/synth/model.js';
 
 const IO = { block: 65_536, depth: 2, backend: 'auto', mode: 'auto' } as const;
 const LENGTHS = { prompt: 2, warmup: 3, tokens: 4 };
@@ -166,7 +179,7 @@ describe('a small model', () => {
   });
 
   it('is quick for the scorecard, which asks for its gain over stalling', async () => {
-    const { metrics, tables } = await measureQuick({ model: path, threads: 2 });
+    const { metrics, tables } = await overlap.quick!({ model: path, directory, threads: 2, quick: true });
     resultSchema.shape.metrics.parse(metrics);
     resultSchema.shape.tables.parse(tables);
     expect(metrics.filter(({ name }) => /overlap.*(by|over|times) stall/i.test(name))).toHaveLength(1);

@@ -6,12 +6,12 @@ import { fileURLToPath } from 'node:url';
 import { convert } from '@cflow/convert';
 import { Model } from '@cflow/runtime-native';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { promptIds } from '../src/decode/decode-job.js';
-import { logitsAfter } from '../src/decode/run-llama.js';
-import { qualityOf } from '../src/peers/peer-quality.js';
-import { checkedIds } from '../src/peers/peers-bench.js';
-import { runLogits } from '../src/peers/run-logits.js';
-import { synthesizeModel } from '../src/synth/synth-model.js';
+import { logitsAfter } from '../src/engines/llama.js';
+import { promptIds } from '../src/experiments/decode/run.js';
+import { checkedIds } from '../src/experiments/peers/bench.js';
+import { runLogits } from '../src/experiments/peers/logits.js';
+import { qualityOf } from '../src/experiments/peers/quality.js';
+import { synthesizeModel } from '../src/synth/model.js';
 
 const STORIES = fileURLToPath(new URL('../../../models/stories-arch2_4', import.meta.url));
 let directory: string;

@@ -1,11 +1,10 @@
 import { describe, expect, it } from 'vitest';
-import { prefillMeasured } from '../src/decode/cli-prefill.js';
-import type { DecodeReport, DecodeRow } from '../src/decode/decode-bench.js';
-import type { DecodeRun } from '../src/decode/decode-job.js';
-import { decodeMetrics } from '../src/decode/decode-metrics.js';
-import { peersMeasured } from '../src/peers/cli-peers.js';
-import { against, benchPeers } from '../src/peers/peers-bench.js';
-import { score } from '../src/scorecard/scorecard.js';
+import { type DecodeReport, type DecodeRow, decodeMetrics } from '../src/experiments/decode/bench.js';
+import { prefillMeasured } from '../src/experiments/decode/decode.js';
+import type { DecodeRun } from '../src/experiments/decode/run.js';
+import { against, benchPeers } from '../src/experiments/peers/bench.js';
+import { peersMeasured } from '../src/experiments/peers/peers.js';
+import { score } from '../src/scorecard/score.js';
 
 const run = (change: Partial<DecodeRun>): DecodeRun => ({
   openSeconds: 1,

@@ -7,8 +7,8 @@ import { promisify } from 'node:util';
 import { convert } from '@cflow/convert';
 import { Model } from '@cflow/runtime-native';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { klDivergence } from '../src/harness/distribution.js';
-import { benchQuality } from '../src/quality/quality-bench.js';
+import { benchQuality } from '../src/experiments/quality.js';
+import { klDivergence } from '../src/runner/statistics.js';
 
 const SOURCE = fileURLToPath(new URL('../../../models/stories-arch2_4', import.meta.url));
 const BIN = fileURLToPath(new URL('../bin/cflow-bench.js', import.meta.url));

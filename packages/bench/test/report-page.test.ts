@@ -1,8 +1,8 @@
 import { existsSync } from 'node:fs';
 import { type Browser, chromium } from 'playwright-core';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { metric } from '../src/harness/result.js';
-import { reportHtml } from '../src/report/html.js';
+import { reportHtml } from '../src/report/page.js';
+import { metric } from '../src/runner/result.js';
 import { resultWith } from './results.js';
 
 const PATHS = [process.env.CFLOW_CHROMIUM, '/usr/bin/chromium', '/usr/bin/google-chrome'];

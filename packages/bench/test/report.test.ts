@@ -4,14 +4,11 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { captured } from '../../runtime-native/test/helpers.js';
 import { main } from '../src/cli.js';
-import { type Metric, metric, writeResult } from '../src/harness/result.js';
-import { chartSvg } from '../src/report/charts.js';
-import { parseThreshold } from '../src/report/cli-compare.js';
-import { compareResults } from '../src/report/compare.js';
-import { chartsOf } from '../src/report/grouping.js';
-import { reportHtml } from '../src/report/html.js';
-import { scaleOf } from '../src/report/scale.js';
+import { chartSvg, scaleOf } from '../src/report/charts.js';
+import { compareResults, parseThreshold } from '../src/report/compare.js';
+import { chartsOf, reportHtml } from '../src/report/page.js';
 import { significant, spreadText } from '../src/report/text.js';
+import { type Metric, metric, writeResult } from '../src/runner/result.js';
 import { decodePng } from './png.js';
 import { MACHINE, resultWith } from './results.js';
 

@@ -6,15 +6,14 @@ import { buildPlan, type ModelFile, openModel, type WeightRef } from '@cflow/for
 import { openFileSource } from '@cflow/format/node';
 import { FileWeightStore, Interpreter, type WeightStore } from '@cflow/runtime-native';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { resultSchema } from '../src/harness/result.js';
-import { sampler } from '../src/harness/tokens.js';
-import { measureQuick } from '../src/residual/command.js';
-import { fit, linearR2, predict } from '../src/residual/linear.js';
-import { benchResidual, type ResidualReport } from '../src/residual/residual-bench.js';
-import { requireAdditive, Speculation } from '../src/residual/speculate.js';
-import { residualMeasured, verdictOf } from '../src/residual/verdict.js';
+import { benchResidual, type ResidualReport } from '../src/research/residual/bench.js';
+import { fit, linearR2, predict } from '../src/research/residual/experts.js';
+import { residual, residualMeasured, verdictOf } from '../src/research/residual/residual.js';
+import { requireAdditive, Speculation } from '../src/research/residual/speculate.js';
+import { resultSchema } from '../src/runner/result.js';
+import { sampler } from '../src/runner/tokens.js';
 import { modelOf } from '../src/synth/geometry.js';
-import { synthesizeModel } from '../src/synth/synth-model.js';
+import { synthesizeModel } from '../src/synth/model.js';
 
 const IDS = [3, 17, 5, 200, 9];
 let directory: string;
@@ -222,7 +221,7 @@ it('watches a model with experts, by its own words and by texts', async () => {
 });
 
 it('is quick for the scorecard', async () => {
-  const { tables } = await measureQuick({ model: experts, directory });
+  const { tables } = await residual.quick!({ model: experts, directory, threads: 1, quick: true });
   expect(tables!.at(-1)!.rows.map(([name]) => name)).toEqual([
     'A: the residual dominates',
     'B: the router tells',

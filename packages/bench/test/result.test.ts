@@ -2,13 +2,18 @@ import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
-import { warnIfBusy } from '../src/harness/busy.js';
-import { describeMachine } from '../src/harness/machine.js';
-import { machineSchema } from '../src/harness/machine-schema.js';
-import { progress } from '../src/harness/progress.js';
-import { type BenchResult, metric, readResult, resultSchema, writeResult } from '../src/harness/result.js';
-import { resultOf } from '../src/harness/save.js';
-import { median, spread, spreadOf } from '../src/harness/statistics.js';
+import { resultOf, warnIfBusy } from '../src/runner/experiment.js';
+import { describeMachine } from '../src/runner/machine.js';
+import { progress } from '../src/runner/progress.js';
+import {
+  type BenchResult,
+  machineSchema,
+  metric,
+  readResult,
+  resultSchema,
+  writeResult,
+} from '../src/runner/result.js';
+import { median, spread, spreadOf } from '../src/runner/statistics.js';
 import { MACHINE, resultWith } from './results.js';
 
 let dir: string;
@@ -131,7 +136,9 @@ describe('a busy machine', () => {
   it('is said on a terminal, a quiet one not', async () => {
     expect(await said(0)).toEqual([]);
     expect(await said(999, false)).toEqual([]);
-    expect(await said(999)).toEqual([expect.stringMatching(/^the load is 999\.0 on \d+ cores: .*\n$/)]);
+    expect(await said(999)).toEqual([
+      expect.stringMatching(/^the load average is 999\.0 on \d+ cores: .*\n$/),
+    ]);
   });
 });
 

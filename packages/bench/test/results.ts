@@ -1,6 +1,5 @@
 /** Made-up results. */
-import type { Machine } from '../src/harness/machine-schema.js';
-import { type BenchResult, type Metric, RESULT_SCHEMA } from '../src/harness/result.js';
+import { type BenchResult, type Machine, type Metric, RESULT_SCHEMA } from '../src/runner/result.js';
 
 export const MACHINE: Machine = {
   cpu: 'Made-up 9000',

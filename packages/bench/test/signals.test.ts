@@ -7,12 +7,12 @@ import { text } from 'node:stream/consumers';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { synthesize } from '../src/synth/checkpoint.js';
 import { modelOf } from '../src/synth/geometry.js';
-import { synthesize } from '../src/synth/synth.js';
-import { synthesizeModel } from '../src/synth/synth-model.js';
+import { synthesizeModel } from '../src/synth/model.js';
 
 const CLI = fileURLToPath(new URL('../bin/cflow-bench.js', import.meta.url));
-const RESOURCES = new URL('../dist/harness/resources.js', import.meta.url).href;
+const RESOURCES = new URL('../dist/runner/resources.js', import.meta.url).href;
 let work: string;
 
 beforeAll(async () => {

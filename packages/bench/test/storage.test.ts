@@ -6,18 +6,11 @@ import { type ModelFile, openModel } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
 import { loadAddon, type RegionsOptions } from '@cflow/runtime-native';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { resultSchema } from '../src/harness/result.js';
-import { measureQuick } from '../src/storage/command.js';
-import { regionsInOrder } from '../src/storage/regions.js';
-import {
-  allPasses,
-  benchStorage,
-  passName,
-  repeated,
-  storageMeasured,
-} from '../src/storage/storage-bench.js';
+import { allPasses, benchStorage, regionsInOrder, repeated } from '../src/experiments/storage/passes.js';
+import { passName, storage, storageMeasured } from '../src/experiments/storage/storage.js';
+import { resultSchema } from '../src/runner/result.js';
 import { modelOf } from '../src/synth/geometry.js';
-import { synthesizeModel } from '../src/synth/synth-model.js';
+import { synthesizeModel } from '../src/synth/model.js';
 
 const addon = loadAddon()!;
 const READ: RegionsOptions = { block: 65_536, depth: 3, backend: 'auto', mode: 'auto', prefetch: false };
@@ -232,6 +225,6 @@ it('compares one thing at a time', async () => {
 });
 
 it('is quick for the scorecard', async () => {
-  const { metrics } = await measureQuick({ model: path, directory });
+  const { metrics } = await storage.quick!({ model: path, directory, threads: 1, quick: true });
   expect(metrics.filter(({ name }) => name.endsWith('.vflow by .cflow'))).toHaveLength(8);
 });

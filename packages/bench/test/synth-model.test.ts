@@ -14,7 +14,7 @@ import { Model } from '@cflow/runtime-native';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { parseGguf, tensorValues } from '../../convert/test/gguf-plain.js';
 import { modelOf } from '../src/synth/geometry.js';
-import { type SynthModelOptions, synthesizeModel } from '../src/synth/synth-model.js';
+import { type SynthModelOptions, synthesizeModel } from '../src/synth/model.js';
 
 /** A model of the same kind, small enough for a test. */
 const small = (name: string, change: Partial<ModelConfig>, layer: Partial<LayerConfig>): ModelConfig => {

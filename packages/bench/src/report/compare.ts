@@ -1,6 +1,9 @@
 /** Two results of one command, metric by metric. */
 import { CflowError } from '@cflow/format';
-import type { BenchResult, Metric } from '../harness/result.js';
+import type { Argv, CommandModule } from 'yargs';
+import { type Builder, print, table } from '../runner/options.js';
+import { type BenchResult, type Metric, readResult } from '../runner/result.js';
+import { significant } from './text.js';
 
 export interface MetricChange {
   readonly name: string;
@@ -86,4 +89,62 @@ function differencesOf(before: BenchResult, after: BenchResult): string[] {
   return (Object.keys(a) as (keyof typeof a)[])
     .filter((key) => a[key] !== b[key])
     .map((key) => `${key}: ${a[key]} before, ${b[key]} after`);
+}
+
+/** Exit code where something is worse; not an error, so not among the codes of errors. */
+export const WORSE = 1;
+
+function options(y: Builder) {
+  return y
+    .positional('before', { type: 'string', demandOption: true, describe: 'result file' })
+    .positional('after', { type: 'string', demandOption: true, describe: 'result file of the same command' })
+    .option('threshold', { type: 'string', default: '5%', describe: 'by which a median may be worse' })
+    .epilogue(
+      `Exit code ${WORSE}: a median is worse by more than the threshold; overlapping runs are marked.`,
+    );
+}
+
+type CompareArgs = ReturnType<typeof options> extends Argv<infer Given> ? Given : never;
+
+/** @param onWorse called where a median is worse by more than the threshold */
+export const compare = (onWorse: () => void): CommandModule<object, CompareArgs> => ({
+  command: 'compare <before> <after>',
+  describe: 'two results, metric by metric',
+  builder: options,
+  async handler(args) {
+    const threshold = parseThreshold(args.threshold);
+    const [before, after] = [await readResult(args.before), await readResult(args.after)];
+    const comparison = compareResults(before, after, threshold);
+    await print(args, comparison, describe);
+    if (comparison.worse) onWorse();
+  },
+});
+
+/** `5%` or `0.05`. @throws CflowError USAGE */
+export function parseThreshold(text: string): number {
+  const [, number, percent] = /^(\d+(?:\.\d+)?)\s*(%?)$/.exec(text.trim()) ?? [];
+  if (number !== undefined) return Number(number) / (percent ? 100 : 1);
+  throw new CflowError('USAGE', `--threshold is ${JSON.stringify(text)}`, {
+    field: 'threshold',
+    value: text,
+    remedy: 'a share such as 5% or 0.05',
+  });
+}
+
+function describe({ changes, missing, added, differences, threshold, worse }: Comparison): string {
+  const rows = changes.map(({ name, unit, before, after, gain, worse: bad, overlap }) => [
+    `${name} (${unit})`,
+    significant(before),
+    significant(after),
+    `${gain > 0 ? '+' : ''}${(100 * gain).toFixed(1)} %`,
+    [bad ? 'WORSE' : '', bad && overlap ? '(extremes overlap)' : ''].filter(Boolean).join(' '),
+  ]);
+  const limit = `${(100 * threshold).toFixed(1)} %`;
+  return [
+    ...differences.map((text) => `differs: ${text}`),
+    ...table([['', 'before', 'after', 'better by', ''], ...rows]).map((line) => line.trimEnd()),
+    ...missing.map((name) => `only before: ${name}`),
+    ...added.map((name) => `only after: ${name}`),
+    worse ? `worse by more than ${limit}` : `nothing is worse by more than ${limit}`,
+  ].join('\n');
 }

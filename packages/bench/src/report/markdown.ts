@@ -1,8 +1,7 @@
 /** The generated parts of docs/benchmarks.md. */
-import type { BenchResult, Metric, Table } from '../harness/result.js';
-import { reasons } from '../scorecard/judging.js';
-import { score } from '../scorecard/scorecard.js';
-import { SOURCE_NAMES, type SourceName } from '../scorecard/sources.js';
+import type { BenchResult, Metric, Table } from '../runner/result.js';
+import { reasons, SOURCE_NAMES, type SourceName } from '../scorecard/judging.js';
+import { score } from '../scorecard/score.js';
 import { cellText, commandText, machineRows, spreadText } from './text.js';
 
 /** By the name of the file. */

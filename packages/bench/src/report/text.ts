@@ -1,8 +1,7 @@
-/** How figures and machines are written, on pages and terminals alike. */
+import { table } from '../runner/options.js';
+import type { BenchResult, Machine, Measured, Metric, Table } from '../runner/result.js';
 
-import { table } from '../harness/cli-common.js';
-import type { Machine } from '../harness/machine-schema.js';
-import type { BenchResult, Measured, Metric, Table } from '../harness/result.js';
+/** How figures and machines are written, on pages and terminals alike. */
 
 /** Three or four digits that count; thousands grouped. */
 export function significant(value: number): string {

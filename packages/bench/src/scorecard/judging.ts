@@ -1,9 +1,34 @@
-/** How a claim is decided. */
-import type { Metric } from '../harness/result.js';
-import type { Figures } from './figures.js';
-import type { SourceName } from './sources.js';
+/** How a claim is decided, and by which figures. */
 
-/** `not testable here`: this machine lacks what it takes. `not measured`: nobody has run the command. */
+import { significant } from '../report/text.js';
+import type { BenchResult, Measured, Metric } from '../runner/result.js';
+
+/** Where figures come from: experiments, by name, and sources of the scorecard's own. */
+export const SOURCE_NAMES = [
+  'critical-path',
+  'structure',
+  'kernels',
+  'delays',
+  'l1d',
+  'storage',
+  'overlap',
+  'ladder',
+  'cache',
+  'residual',
+  'peers',
+] as const;
+export type SourceName = (typeof SOURCE_NAMES)[number];
+
+/** Figures of one source: measured now, or of the result file. */
+export interface Evidence {
+  readonly measured?: Measured | undefined;
+  readonly result?: BenchResult | undefined;
+  /** Why nothing was measured now. */
+  readonly problem?: string | undefined;
+}
+export type EvidenceOf = Partial<Record<SourceName, Evidence>>;
+
+/** `not testable here`: needs other hardware. `not measured`: the command has not been run. */
 export type Status = 'proven' | 'refuted' | 'inconclusive' | 'not testable here' | 'not measured';
 
 /** What a row shows of its figures. */
@@ -70,3 +95,36 @@ function unclear(how: string, { why, ...shown }: Shown): Verdict {
 export function extremes(values: readonly number[]): Extremes {
   return { min: Math.min(...values), max: Math.max(...values) };
 }
+
+/** Thrown by a judge without its figure: the claim is neither proven nor refuted. */
+export class Missing extends Error {}
+
+export class Figures {
+  readonly #evidence: EvidenceOf;
+  constructor(evidence: EvidenceOf) {
+    this.#evidence = evidence;
+  }
+
+  /** Those of a source whose name matches; at least one. @throws Missing */
+  all(source: SourceName, name: RegExp): Metric[] {
+    const { measured, result, problem } = this.#evidence[source] ?? {};
+    const known = measured ?? result;
+    if (!known) throw new Missing(problem ?? `run cflow-bench scorecard --only ${source}`);
+    const found = known.metrics.filter((metric) => name.test(metric.name));
+    if (found.length) return found;
+    throw new Missing(`what ${source} measured has no figure called ${name.source}`);
+  }
+
+  /** The first of them. @throws Missing */
+  one(source: SourceName, name: RegExp): Metric {
+    return this.all(source, name)[0]!;
+  }
+}
+
+/** `1.12 to 1.36`, or one number where both are alike. */
+export function rangeText(values: readonly number[], unit = ''): string {
+  const [low, high] = [Math.min(...values), Math.max(...values)].map(significant);
+  return `${low === high ? low : `${low} to ${high}`}${unit}`;
+}
+
+export const medians = (metrics: readonly Metric[]) => metrics.map(({ median }) => median);

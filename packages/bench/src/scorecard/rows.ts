@@ -1,8 +1,18 @@
 /** What is claimed, by whom, and what decides it here: a row for each claim. */
-import type { Metric } from '../harness/result.js';
+
 import { significant } from '../report/text.js';
-import { type Figures, medians, rangeText } from './figures.js';
-import { above, decided, EVEN, extremes, type ScoreRow, within } from './judging.js';
+import type { Metric } from '../runner/result.js';
+import {
+  above,
+  decided,
+  EVEN,
+  extremes,
+  type Figures,
+  medians,
+  rangeText,
+  type ScoreRow,
+  within,
+} from './judging.js';
 
 const SIMULATED = 'caches simulated from the kernels’ own addresses, no prefetcher';
 

@@ -1,91 +1,161 @@
-/** The table of everything that is claimed, with what this machine says to it. */
-import { readdir } from 'node:fs/promises';
-import { basename, extname, join } from 'node:path';
-import { CflowError } from '@cflow/format';
-import { errno } from '@cflow/format/node';
-import { type BenchResult, type Measured, readResult, type Table } from '../harness/result.js';
-import { Figures, Missing } from './figures.js';
-import type { ScoreRow, Verdict } from './judging.js';
-import { ROWS } from './rows.js';
-import { type EvidenceOf, SOURCE_NAMES, type SourceName } from './sources.js';
+/** `cflow-bench scorecard`: every claim, judged by what the experiments measure here, or by result files. */
+import { existsSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { extname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { convert } from '@cflow/convert';
+import { asCflowError, CflowError } from '@cflow/format';
+import { loadAddon, threadBudget } from '@cflow/runtime-native';
+import type { ArgumentsCamelCase, Argv, CommandModule } from 'yargs';
+import { benchDecode, decodeMeasured } from '../experiments/decode/bench.js';
+import { parseVariants } from '../experiments/decode/variants.js';
+import { experiments } from '../experiments/index.js';
+import { type QuickContext, Run, resultOf, save, warnIfBusy } from '../runner/experiment.js';
+import { makeFolder } from '../runner/files.js';
+import { type Builder, print, SHARED } from '../runner/options.js';
+import { progress } from '../runner/progress.js';
+import { interruption, temporaryFolder } from '../runner/resources.js';
+import { type Measured, writeResult } from '../runner/result.js';
+import { type Evidence, type EvidenceOf, SOURCE_NAMES, type SourceName } from './judging.js';
+import { committedResults, score, scoreMeasured, scoreTable, scoreText } from './score.js';
 
-export interface Scored extends Verdict {
-  readonly row: ScoreRow;
-  /** Where the figures are from: `here`, or `committed` and when. */
-  readonly from: string;
+const at = (path: string) => fileURLToPath(new URL(`../../${path}`, import.meta.url));
+const RESULTS = at('results');
+const MODEL = at('../../models/stories-arch2_4');
+
+function options(y: Builder) {
+  return y
+    .option('quick', { type: 'boolean', default: false, describe: 'minutes, with the bundled model only' })
+    .option('model', { type: 'string', describe: 'checkpoint or model file [default: the bundled one]' })
+    .option('only', {
+      type: 'string',
+      array: true,
+      choices: SOURCE_NAMES,
+      describe: 'measure these; take the others from result files [default: all]',
+    })
+    .option('results', {
+      type: 'string',
+      describe: 'directory of result files for what is not measured [default: the committed ones]',
+    })
+    .option('output', { type: 'string', describe: 'directory for a result file of each source' })
+    .option('save', SHARED.save);
 }
 
-export function score(evidence: EvidenceOf, rows: readonly ScoreRow[] = ROWS): Scored[] {
-  const figures = new Figures(evidence);
-  return rows.map((row) => ({ row, ...judged(row, figures), from: originOf(row, evidence) }));
+type ScorecardArgs = ReturnType<typeof options> extends Argv<infer Given> ? Given : never;
+
+export const scorecard: CommandModule<object, ScorecardArgs> = {
+  command: 'scorecard',
+  describe: 'every claim of the report, judged on this machine',
+  builder: options,
+  handler: run,
+};
+
+async function run(args: ArgumentsCamelCase<ScorecardArgs>): Promise<void> {
+  await warnIfBusy();
+  const line = progress(args.json === true);
+  // A wrong path is reported before minutes are spent.
+  const committed = await committedResults(args.results ?? RESULTS);
+  if (args.output !== undefined) await makeFolder(args.output);
+  const evidence = await temporaryFolder(tmpdir(), 'scorecard', async (directory) =>
+    gather(args, await contextOf(args, directory), committed, new Run(line.step)),
+  ).finally(line.stop);
+  const scored = score(evidence);
+  await save('scorecard', args, scoreMeasured(scored, evidence));
+  await print(args, scoreTable(scored), () => scoreText(scored, process.stdout.columns));
 }
 
-function judged(row: ScoreRow, figures: Figures): Verdict {
+/** @throws CflowError NOT_READABLE for a model that is not there, USAGE if none is named where none is bundled */
+export function sourceOf(named: string | undefined, bundled: string): string {
+  const source = named ?? bundled;
+  if (existsSync(source)) return source;
+  if (named !== undefined) throw new CflowError('NOT_READABLE', 'cannot open: ENOENT', { file: named });
+  throw new CflowError('USAGE', 'no model is named, and the bundled one is in the repository only', {
+    field: '--model',
+    remedy:
+      'name a checkpoint, or a .cflow; cflow-bench synth model.cflow --format cflow --geometry arch2_4 writes one',
+  });
+}
+
+async function contextOf({ model, quick }: ScorecardArgs, directory: string): Promise<QuickContext> {
+  const source = sourceOf(model, MODEL);
+  const { threads } = await threadBudget();
+  const common = { directory, threads, quick };
+  if (['.cflow', '.vflow'].includes(extname(source))) return { model: source, ...common };
+  const converted = join(directory, 'model.cflow');
+  await convert({ source, output: converted, signal: interruption });
+  return { model: converted, ...common };
+}
+
+async function gather(
+  args: ScorecardArgs,
+  context: QuickContext,
+  committed: Awaited<ReturnType<typeof committedResults>>,
+  run: Run,
+): Promise<EvidenceOf> {
+  const wanted: readonly SourceName[] = args.only ?? SOURCE_NAMES;
+  const evidence: Partial<Record<SourceName, Evidence>> = {};
+  for (const [index, name] of SOURCE_NAMES.entries()) {
+    const measured = wanted.includes(name)
+      ? await measureSource(name, context, run.within(`${index + 1} of ${SOURCE_NAMES.length}, ${name}`))
+      : {};
+    evidence[name] = { ...measured, result: committed[name] };
+    if (args.output !== undefined && evidence[name].measured)
+      await keep(args.output, name, args, evidence[name].measured);
+  }
+  return evidence;
+}
+
+async function keep(
+  folder: string,
+  name: SourceName,
+  args: ScorecardArgs,
+  measured: NonNullable<Evidence['measured']>,
+): Promise<void> {
+  await writeResult(join(folder, `${name}.json`), await resultOf(name, { quick: args.quick }, measured));
+}
+
+/** @returns figures, or why there are none: a source that fails leaves the others alone */
+async function measureSource(name: SourceName, context: QuickContext, run: Run): Promise<Evidence> {
   try {
-    return row.judge(figures);
+    return { measured: await sourceOfName(name, context, run) };
   } catch (error) {
-    if (error instanceof Missing) return { status: 'not measured', ours: '-', why: error.message };
-    throw error;
+    if (error instanceof CflowError && error.code === 'INTERRUPTED') throw error;
+    return { problem: withoutFolders(asCflowError(error).message) };
   }
 }
 
-/** Of the source that decides; a figure from elsewhere says from when, and of which machine. */
-function originOf({ needs }: ScoreRow, evidence: EvidenceOf): string {
-  const [first] = needs.filter((name) => !evidence[name]?.measured);
-  if (!needs.length) return '-';
-  if (first === undefined) return 'here';
-  const { result } = evidence[first] ?? {};
-  return result ? `committed ${result.date.slice(0, 10)}, ${result.machine.cpu}` : '-';
+/** Result files are published: paths of this machine do not belong there. */
+const withoutFolders = (message: string) => message.replace(/(?:\/[^\s:/]+)+\//g, '');
+
+async function sourceOfName(name: SourceName, context: QuickContext, run: Run): Promise<Measured> {
+  if (name === 'kernels') return variants(context, `isa=${kernelIsas().join(',')}`, run);
+  if (name === 'delays') return variants(context, 'delayAware=on,off', run);
+  if (name === 'ladder') {
+    const remedy = 'cflow-bench overlap MODEL --ladder --save packages/bench/results/ladder.json';
+    throw new CflowError('UNSUPPORTED', 'needs a model larger than the bundled one', { remedy });
+  }
+  const found = (await experiments()).find((experiment) => experiment.name === name);
+  if (found?.quick) return found.quick(context, run);
+  throw new CflowError('UNSUPPORTED', `${name} is finished research; its code is in the repository only`);
 }
 
-/**
- * Result files of a folder by source; the file of a source is called as it is.
- * @throws CflowError NOT_READABLE without the folder, and as readResult for any .json in it that is no result
- */
-export async function committedResults(
-  directory: string,
-): Promise<Partial<Record<SourceName, BenchResult | undefined>>> {
-  const files = await readdir(directory).catch((cause: unknown) => {
-    throw new CflowError('NOT_READABLE', `cannot open: ${errno(cause)}`, {
-      file: directory,
-      remedy: 'name a folder of result files',
-      cause,
-    });
-  });
-  const results = files.filter((file) => extname(file) === '.json');
-  const found = results.map(
-    async (file) => [basename(file, '.json'), await readResult(join(directory, file))] as const,
-  );
-  const byName = new Map(await Promise.all(found));
-  return Object.fromEntries(SOURCE_NAMES.map((name) => [name, byName.get(name)]));
+/** The best, AVX2, and the worst that the CPU has. */
+function kernelIsas(): string[] {
+  const { available = [] } = loadAddon()?.isa() ?? {};
+  if (available.length < 2) throw new CflowError('UNSUPPORTED', 'no vector kernels: no native addon');
+  return [...new Set([available[0]!, ...available.filter((isa) => isa === 'avx2'), available.at(-1)!])];
 }
 
-const COLUMNS = ['claim', 'where', 'theirs', 'status', 'ours', 'decided by', 'from', 'why'];
-
-export function scoreTable(scored: readonly Scored[]): Table {
-  return {
-    title: 'Scorecard',
-    columns: COLUMNS,
-    rows: scored.map(({ row, status, ours, by, from, why }) => [
-      row.claim,
-      row.where,
-      row.theirs,
-      status,
-      ours,
-      by ?? null,
-      from,
-      why ?? null,
-    ]),
+async function variants({ model, threads, quick }: QuickContext, list: string, run: Run): Promise<Measured> {
+  const options = {
+    file: model,
+    threads,
+    runs: quick ? 3 : 9,
+    tokens: quick ? 64 : 250,
+    prefill: 16,
+    warmup: 32,
+    context: 0,
+    variants: parseVariants([list], { engine: 'native' }),
   };
-}
-
-/** Every metric that was measured here, by `source/name`, and the table. */
-export function scoreMeasured(scored: readonly Scored[], evidence: EvidenceOf): Measured {
-  const metrics = SOURCE_NAMES.flatMap((name) =>
-    (evidence[name]?.measured?.metrics ?? []).map((metric) => ({
-      ...metric,
-      name: `${name}/${metric.name}`,
-    })),
-  );
-  return { metrics, tables: [scoreTable(scored)] };
+  return decodeMeasured(await benchDecode(options, run));
 }

@@ -1,167 +1,133 @@
-/** Writes synthetic checkpoints in the layout of Hugging Face, in bounded memory. */
-import { randomBytes } from 'node:crypto';
-import { rmSync } from 'node:fs';
-import { type FileHandle, mkdir, open, rename, rm, stat, writeFile } from 'node:fs/promises';
-import { basename, dirname, join, resolve } from 'node:path';
-import { CflowError, parameterCount } from '@cflow/format';
-import { hold, throwIfInterrupted } from '../harness/resources.js';
-import { type Geometry, geometryOf, type StoredTensor } from './geometry.js';
-import { STORAGES, type StorageName, WeightStream } from './weights.js';
+/** `cflow-bench synth`. */
+import { CflowError, DTYPE_NAMES, type Dtype } from '@cflow/format';
+import { parseBytes } from '@cflow/runtime-native';
+import type { ArgumentsCamelCase, Argv, CommandModule } from 'yargs';
+import { type Builder, count, mega, print, SHARED, seedOf } from '../runner/options.js';
+import { interruption } from '../runner/resources.js';
+import { STORAGES, type StorageName, type SynthResult, synthesize } from './checkpoint.js';
+import { GEOMETRIES } from './geometry.js';
+import { MODEL_FORMATS, type ModelFormat, type SynthModelResult, synthesizeModel } from './model.js';
 
-export interface SynthOptions {
-  readonly directory: string;
-  readonly geometry: string;
-  /** Approximate bytes of weights, reached by the number of layers. */
-  readonly bytes?: number;
-  readonly shards: number;
-  readonly dtype: StorageName;
-  readonly seed: number;
+const FORMATS = ['checkpoint', ...MODEL_FORMATS] as const;
+const STORAGE_NAMES = Object.keys(STORAGES) as StorageName[];
+const DTYPES = [...new Set<StorageName | Dtype>([...STORAGE_NAMES, ...DTYPE_NAMES])];
+
+function options(y: Builder) {
+  return y
+    .positional('target', { type: 'string', demandOption: true, describe: 'directory or file to write' })
+    .option('format', {
+      choices: FORMATS,
+      default: 'checkpoint' as (typeof FORMATS)[number],
+      describe: 'a checkpoint directory to convert, or a model as it is, also for llama.cpp',
+    })
+    .option('geometry', {
+      type: 'string',
+      default: 'llama-tiny',
+      choices: GEOMETRIES,
+      describe: 'whose shapes',
+    })
+    .option('bytes', {
+      type: 'string',
+      describe: 'about so much of weights, as 2GB, by the number of layers',
+    })
+    .option('layers', { ...SHARED.layers, describe: `${SHARED.layers.describe}; models only` })
+    .option('shards', { type: 'number', describe: 'files of a checkpoint [default: 1]' })
+    .option('dtype', {
+      choices: DTYPES,
+      describe: 'of the weights [default: bf16 for a checkpoint, q4_0 for a model]',
+    })
+    .option('seed', SHARED.seed)
+    .option('overwrite', { type: 'boolean', default: false, describe: 'replace an existing file' })
+    .conflicts('bytes', 'layers');
 }
 
-export interface SynthResult {
-  readonly directory: string;
-  readonly parameters: number;
-  readonly layers: number;
-  readonly shards: number;
-  /** Of all weights, without headers. */
-  readonly bytes: number;
-  readonly seconds: number;
+type SynthArgs = ReturnType<typeof options> extends Argv<infer Given> ? Given : never;
+
+export const synth: CommandModule<object, SynthArgs> = {
+  command: 'synth <target>',
+  describe: 'write a synthetic model of Gaussian weights',
+  builder: options,
+  handler: run,
+};
+
+async function run(args: ArgumentsCamelCase<SynthArgs>): Promise<void> {
+  if (args.format === 'checkpoint') await print(args, await checkpoint(args), describeCheckpoint);
+  else await print(args, await model(args, args.format), describeModel);
 }
 
-/**
- * Writes the checkpoint beside its final place, then gives it its name.
- * @throws CflowError USAGE (geometry), OUTPUT_EXISTS, WRITE_FAILED
- */
-export async function synthesize(options: SynthOptions): Promise<SynthResult> {
-  const started = performance.now();
-  const directory = resolve(options.directory);
-  const geometry = geometryOf(options.geometry, options.bytes, STORAGES[options.dtype].bytes);
-  if (await stat(directory).catch(() => undefined)) {
-    throw new CflowError('OUTPUT_EXISTS', 'exists', { file: directory, remedy: 'choose another directory' });
-  }
-  const temporary = join(
-    dirname(directory),
-    `.${basename(directory)}.${randomBytes(6).toString('hex')}.partial`,
-  );
-  const release = hold(() => rmSync(temporary, { recursive: true, force: true }));
+function checkpoint(args: SynthArgs): Promise<SynthResult> {
+  refuse('layers', args.layers !== undefined, 'use --bytes');
+  refuse('overwrite', args.overwrite, 'choose another directory');
+  return synthesize({
+    directory: args.target,
+    geometry: args.geometry,
+    ...bytesOf(args),
+    shards: count('shards', args.shards ?? 1, 99_999),
+    dtype: dtypeOf(args, STORAGE_NAMES, 'bf16'),
+    seed: seedOf(args.seed),
+  });
+}
+
+async function model(args: ArgumentsCamelCase<SynthArgs>, format: ModelFormat): Promise<SynthModelResult> {
+  refuse('shards', args.shards !== undefined, 'a model is one file');
+  const progress = progressLine(args.json === true);
   try {
-    await mkdir(temporary);
-    const bytes = await writeCheckpoint(temporary, geometry, options);
-    await rename(temporary, directory);
-    return {
-      directory,
-      parameters: parameterCount(geometry.config),
-      layers: geometry.config.layers.length,
-      shards: options.shards,
-      bytes,
-      seconds: (performance.now() - started) / 1000,
-    };
-  } catch (cause) {
-    await rm(temporary, { recursive: true, force: true });
-    if (cause instanceof CflowError) throw cause;
-    const code = (cause as NodeJS.ErrnoException).code ?? String(cause);
-    throw new CflowError('WRITE_FAILED', `cannot write: ${code}`, { file: directory, cause });
-  } finally {
-    release();
-  }
-}
-
-async function writeCheckpoint(
-  directory: string,
-  geometry: Geometry,
-  options: SynthOptions,
-): Promise<number> {
-  const { torch, bytes: bytesEach } = STORAGES[options.dtype];
-  const config = { ...geometry.configJson, ...(isLlama(geometry) && { torch_dtype: torch }) };
-  await writeFile(join(directory, 'config.json'), `${JSON.stringify(config, undefined, 2)}\n`);
-  const shards = splitTensors(geometry.tensors, options.shards);
-  const weights = new WeightStream(options.dtype, options.seed);
-  const weightMap: Record<string, string> = {};
-  for (const [index, tensors] of shards.entries()) {
-    const name = shardName(index, shards.length);
-    for (const tensor of tensors) weightMap[tensor.name] = name;
-    await writeShard(join(directory, name), tensors, options.dtype, weights);
-  }
-  const total_size = bytesEach * geometry.tensors.reduce((sum, { count }) => sum + count, 0);
-  if (shards.length > 1) {
-    const index = { metadata: { total_size }, weight_map: weightMap };
-    await writeFile(join(directory, 'model.safetensors.index.json'), `${JSON.stringify(index)}\n`);
-  }
-  return total_size;
-}
-
-/** A configuration of cflow's own takes no field that it does not know. */
-function isLlama({ configJson }: Geometry): boolean {
-  return configJson.model_type !== 'cflow';
-}
-
-function shardName(index: number, count: number): string {
-  const five = (n: number) => String(n).padStart(5, '0');
-  return count === 1 ? 'model.safetensors' : `model-${five(index + 1)}-of-${five(count)}.safetensors`;
-}
-
-/**
- * Cuts the tensors, in order, into shards of about the same size; none is empty.
- * @throws CflowError USAGE for more shards than tensors
- */
-export function splitTensors(tensors: readonly StoredTensor[], shards: number): StoredTensor[][] {
-  if (shards > tensors.length) {
-    throw new CflowError('USAGE', `${shards} shards for ${tensors.length} tensors`, {
-      field: 'shards',
-      remedy: 'use fewer shards',
+    return await synthesizeModel({
+      target: args.target,
+      format,
+      geometry: args.geometry,
+      ...bytesOf(args),
+      ...(args.layers === undefined ? {} : { layers: count('layers', args.layers, 65_535) }),
+      dtype: dtypeOf(args, DTYPE_NAMES, 'q4_0'),
+      seed: seedOf(args.seed),
+      overwrite: args.overwrite,
+      signal: interruption,
+      onProgress: progress.update,
     });
-  }
-  const total = tensors.reduce((sum, { count }) => sum + count, 0);
-  const result: StoredTensor[][] = [[]];
-  let done = 0;
-  for (const [index, tensor] of tensors.entries()) {
-    const full = done >= (total * result.length) / shards;
-    const needed = shards - result.length >= tensors.length - index;
-    if (result.length < shards && result.at(-1)!.length && (full || needed)) result.push([]);
-    result.at(-1)!.push(tensor);
-    done += tensor.count;
-  }
-  return result;
-}
-
-async function writeShard(
-  path: string,
-  tensors: readonly StoredTensor[],
-  dtype: StorageName,
-  weights: WeightStream,
-): Promise<void> {
-  const handle = await open(path, 'wx');
-  try {
-    await writeAll(handle, safetensorsHead(tensors, dtype));
-    for (const { name, count } of tensors) {
-      for (const piece of weights.tensor(name, count)) {
-        throwIfInterrupted();
-        await writeAll(handle, piece);
-      }
-    }
   } finally {
-    await handle.close();
+    progress.stop();
   }
 }
 
-async function writeAll(handle: FileHandle, bytes: Uint8Array): Promise<void> {
-  for (let done = 0; done < bytes.length; ) {
-    done += (await handle.write(bytes, done, bytes.length - done)).bytesWritten;
-  }
+function bytesOf({ bytes }: SynthArgs): { bytes?: number } {
+  return bytes === undefined ? {} : { bytes: parseBytes(bytes, '--bytes') };
 }
 
-/** Length and header of a safetensors file; padded with spaces so that the data begin at a multiple of 8. */
-function safetensorsHead(tensors: readonly StoredTensor[], dtype: StorageName): Uint8Array {
-  const { name: dtypeName, bytes } = STORAGES[dtype];
-  const header: Record<string, unknown> = { __metadata__: { format: 'pt' } };
-  let end = 0;
-  for (const { name, shape, count } of tensors) {
-    header[name] = { dtype: dtypeName, shape, data_offsets: [end, end + count * bytes] };
-    end += count * bytes;
-  }
-  const text = JSON.stringify(header);
-  const json = Buffer.from(text.padEnd(Math.ceil(text.length / 8) * 8));
-  const length = Buffer.alloc(8);
-  length.writeBigUInt64LE(BigInt(json.length));
-  return Buffer.concat([length, json]);
+function dtypeOf<T extends string>({ dtype, format }: SynthArgs, names: readonly T[], usual: T): T {
+  const found = dtype === undefined ? usual : names.find((name) => name === dtype);
+  if (found) return found;
+  throw new CflowError('USAGE', `--dtype ${dtype} is none of --format ${format}`, {
+    field: 'dtype',
+    value: dtype,
+    remedy: `one of ${names.join(', ')}`,
+  });
+}
+
+function refuse(field: string, given: boolean, remedy: string): void {
+  if (given) throw new CflowError('USAGE', `--${field} does not apply to this --format`, { field, remedy });
+}
+
+/** Percent and rate on a terminal; nothing where output is collected. */
+function progressLine(quiet: boolean) {
+  if (quiet || !process.stderr.isTTY) return { update: () => undefined, stop: () => undefined };
+  const started = performance.now();
+  let last = -1;
+  return {
+    update: (done: number, total: number) => {
+      const percent = Math.floor((100 * done) / total);
+      if (percent === last) return;
+      last = percent;
+      const rate = mega((1000 * done) / (performance.now() - started));
+      process.stderr.write(`\r${percent} % of ${mega(total)} MB, ${rate} MB/s   `);
+    },
+    stop: () => process.stderr.write('\r\x1b[K'),
+  };
+}
+
+function describeCheckpoint({ directory, parameters, layers, shards, bytes, seconds }: SynthResult): string {
+  return `${directory}: ${parameters.toLocaleString('en')} parameters in ${layers} layers, ${mega(bytes)} MB in ${shards} files, ${mega(bytes / seconds)} MB/s`;
+}
+
+function describeModel({ target, dtype, parameters, layers, bytes, seconds }: SynthModelResult): string {
+  return `${target}: ${parameters.toLocaleString('en')} parameters in ${layers} layers as ${dtype}, ${mega(bytes)} MB, ${mega(bytes / seconds)} MB/s`;
 }

@@ -18,7 +18,7 @@ import {
   writeTileHeader,
 } from '@cflow/format';
 import { randomGenerator } from '@cflow/runtime-native';
-import { gaussian } from './weights.js';
+import { gaussian } from './checkpoint.js';
 
 const POOL_TILES = 64;
 const TILE_VALUES = TILE_ROWS * TILE_COLS;

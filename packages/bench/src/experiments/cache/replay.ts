@@ -1,0 +1,153 @@
+/** Recorded routings against policies and sizes of the cache of experts. */
+import { CflowError } from '@cflow/format';
+import { type Addon, type CacheReplay, HALF_LIFE, requireAddon, type Trace } from '@cflow/runtime-native';
+import { answered } from '../../runner/native.js';
+import { breathe } from '../../runner/resources.js';
+
+export interface Policy {
+  readonly name: string;
+  /** As the engine's; undefined = Belady's optimum. */
+  readonly halfLife: number | undefined;
+  /** What the latest token chose is worth more, as in the engine. */
+  readonly repeat?: boolean;
+}
+
+export const LRU: Policy = { name: 'LRU', halfLife: 0 };
+export const LFU: Policy = { name: 'LFU', halfLife: Number.POSITIVE_INFINITY };
+export const OPTIMUM: Policy = { name: 'optimum', halfLife: undefined };
+/** What the engine does by default. */
+export const ENGINE: Policy = {
+  name: `the engine (LRFU ${HALF_LIFE}, repeats)`,
+  halfLife: HALF_LIFE,
+  repeat: true,
+};
+export const lrfu = (halfLife: number): Policy => ({ name: `LRFU ${halfLife}`, halfLife });
+
+export interface ReplaySize {
+  /** Of the experts, 0 to 1. */
+  readonly share: number;
+  readonly slots: number;
+}
+
+export interface ReplayRow {
+  readonly policy: Policy;
+  /** Hit rate at each size, 0 to 1. */
+  readonly rates: readonly number[];
+}
+
+export interface ReplayReport {
+  readonly model: string;
+  readonly tokens: number;
+  readonly experts: number;
+  readonly sizes: readonly ReplaySize[];
+  readonly rows: readonly ReplayRow[];
+}
+
+/** Routings as the addon replays them. */
+export type Keys = Omit<CacheReplay, 'slots' | 'halfLife' | 'repeat'>;
+
+/** Experts numbered over all layers, those of a token one after another. */
+export function keysOf({ header: { layers, expertDelay }, tokens }: Trace): Keys {
+  const first = [0];
+  for (const { experts } of layers) first.push(first.at(-1)! + experts);
+  const keys = tokens.flatMap(({ experts }) => experts.flatMap((own, i) => own.map((id) => first[i]! + id)));
+  return {
+    keys: Int32Array.from(keys),
+    calls: Int32Array.from(layers, ({ topK }) => topK),
+    firstKeys: Int32Array.from(first),
+    inFlight: expertDelay + 1,
+  };
+}
+
+const countOf = ({ firstKeys }: Keys) => firstKeys.at(-1)!;
+
+/** So much of the experts, but as many slots as calls in flight hold. */
+export function sizeOf(share: number, keys: Keys): ReplaySize {
+  const least = keys.inFlight * Math.max(...keys.calls);
+  const slots = Math.min(countOf(keys), Math.max(least, Math.round(share * countOf(keys))));
+  return { share, slots };
+}
+
+/** @throws CflowError UNSUPPORTED without the addon, USAGE for a trace without a token */
+export async function replayTrace(
+  trace: Trace,
+  shares: readonly number[],
+  policies: readonly Policy[],
+): Promise<ReplayReport> {
+  const addon = requireAddon();
+  if (trace.tokens.length === 0) throw new CflowError('USAGE', 'the trace has no token');
+  const keys = keysOf(trace);
+  const sizes = shares.map((share) => sizeOf(share, keys));
+  const rows: ReplayRow[] = [];
+  for (const policy of policies) {
+    const rates: number[] = [];
+    for (const { slots } of sizes) {
+      await breathe();
+      rates.push((await hits(addon, keys, policy, slots)) / keys.keys.length);
+    }
+    rows.push({ policy, rates });
+  }
+  return { model: trace.header.model, tokens: trace.tokens.length, experts: countOf(keys), sizes, rows };
+}
+
+async function hits(
+  addon: Addon,
+  keys: Keys,
+  { halfLife, repeat = false }: Policy,
+  slots: number,
+): Promise<number> {
+  if (halfLife === undefined) return optimumHits(keys.keys, keys.calls, slots);
+  return (await answered(addon.simulateCache({ ...keys, slots, halfLife, repeat }))).hits;
+}
+
+// Belady’s optimum: evict what is used again last. No policy can hit more often, and none can know.
+const NEVER = Number.MAX_SAFE_INTEGER;
+
+/**
+ * Hits of the best replacement there could be, beginning with an empty cache. The keys of a call are looked up before
+ * any of them is let in, as the engine does it.
+ * @param calls keys of each call of a token
+ */
+export function optimumHits(keys: Int32Array, calls: Int32Array, slots: number): number {
+  const next = nextUses(keys);
+  /** The next use of each key that is in the cache. */
+  const cached = new Map<number, number>();
+  let hits = 0;
+  for (let at = 0, call = 0; at < keys.length; call = (call + 1) % calls.length) {
+    const end = at + calls[call]!;
+    const missing: number[] = [];
+    for (; at < end; at++) {
+      const known = cached.has(keys[at]!);
+      if (known) hits++;
+      else missing.push(at);
+      if (known) cached.set(keys[at]!, next[at]!);
+    }
+    for (const index of missing) admit(cached, keys[index]!, next[index]!, slots);
+  }
+  return hits;
+}
+
+/** By place: where the same key comes next. */
+function nextUses(keys: Int32Array): Float64Array {
+  const next = new Float64Array(keys.length);
+  const seen = new Map<number, number>();
+  for (let at = keys.length - 1; at >= 0; at--) {
+    next[at] = seen.get(keys[at]!) ?? NEVER;
+    seen.set(keys[at]!, at);
+  }
+  return next;
+}
+
+function admit(cached: Map<number, number>, key: number, use: number, slots: number): void {
+  if (cached.size >= slots) {
+    let last = -1;
+    let latest = -1;
+    for (const [other, when] of cached) {
+      if (when <= latest) continue;
+      last = other;
+      latest = when;
+    }
+    cached.delete(last);
+  }
+  cached.set(key, use);
+}

@@ -1,0 +1,65 @@
+/** Logits of either engine after every token of some sequences, in a file. */
+import { closeSync, openSync, writeFileSync } from 'node:fs';
+import { Model } from '@cflow/runtime-native';
+import { logitsAfter, withLlama } from '../../engines/llama.js';
+import type { EngineName } from '../capped/run.js';
+
+export interface LogitsJob {
+  readonly engine: EngineName;
+  /** .cflow, .vflow or .gguf, as the engine reads it. */
+  readonly file: string;
+  readonly threads: number;
+  /** Of our engine: exact, or as it decides by itself. */
+  readonly exact: boolean;
+  /** Token ids; each sequence begins with nothing before it. */
+  readonly sequences: readonly (readonly number[])[];
+  /** File that gets the logits after every token, in order: rows of f32, as long as the vocabulary. */
+  readonly output: string;
+}
+
+/** Of one child. */
+export interface LogitsRun {
+  readonly vocabSize: number;
+}
+
+/** Writes a row; rows of a file are equally long. */
+type Keep = (logits: Float32Array) => void;
+
+/** @throws CflowError as the engines do, UNSUPPORTED without the peer */
+export async function runLogits(job: LogitsJob): Promise<LogitsRun> {
+  const output = openSync(job.output, 'w');
+  let vocabSize = 0;
+  const keep: Keep = (logits) => {
+    vocabSize = logits.length;
+    writeFileSync(output, logits);
+  };
+  try {
+    await (job.engine === 'cflow' ? ours(job, keep) : theirs(job, keep));
+    return { vocabSize };
+  } finally {
+    closeSync(output);
+  }
+}
+
+async function ours({ file, threads, exact, sequences }: LogitsJob, keep: Keep): Promise<void> {
+  const model = await Model.open(file, { engine: 'native', threads, ...(exact && { arithmetic: 'f32' }) });
+  try {
+    for (const ids of sequences) {
+      const session = model.createSession();
+      await session.prefill(ids, { onLogits: (_, logits) => keep(logits) });
+      await session.close();
+    }
+  } finally {
+    await model.close();
+  }
+}
+
+function theirs({ file, threads, sequences }: LogitsJob, keep: Keep): Promise<void> {
+  const contextSize = Math.max(...sequences.map(({ length }) => length)) + 64;
+  return withLlama({ file, threads, contextSize }, async ({ sequence }) => {
+    for (const ids of sequences) {
+      await sequence.clearHistory();
+      await logitsAfter(sequence, ids, keep);
+    }
+  });
+}

@@ -1,0 +1,101 @@
+/** What the commands share. */
+
+import { CflowError } from '@cflow/format';
+import { writeOutput } from '@cflow/format/node';
+import { IO_DEFAULTS, type IoChoice, parseBytes, threadBudget } from '@cflow/runtime-native';
+import type yargs from 'yargs';
+import { memoryLimit } from './machine.js';
+
+export type Builder = ReturnType<typeof yargs>;
+
+const PAGE = 4096;
+const MOST_BLOCK = 2 ** 30;
+const DEFAULT_BLOCK = `${IO_DEFAULTS.block / 2 ** 20}MiB`;
+
+/** Options that several commands have: the same name, type and meaning in each, and in cflow-run where it has them. */
+export const SHARED = {
+  model: { type: 'string', demandOption: true, describe: '.cflow or .vflow' },
+  gguf: { type: 'string', describe: 'the same weights for llama.cpp (see synth --format gguf)' },
+  texts: { type: 'string', describe: 'file of texts, split at <|endoftext|>' },
+  threads: { type: 'number', describe: 'threads that compute [default: CPUs allowed]' },
+  runs: { type: 'number', default: 3, describe: 'of each, in turns' },
+  tokens: { type: 'number', default: 64, describe: 'to decode one by one, timed' },
+  prefill: { type: 'number', default: 512, describe: 'tokens of the timed prompt' },
+  warmup: { type: 'number', default: 128, describe: 'tokens before anything is timed' },
+  context: { type: 'number', default: 0, describe: 'tokens before a second timed decode; 0: none' },
+  memory: { type: 'string', describe: 'what the process may use, as 2GiB or 1500MB' },
+  shares: { type: 'number', array: true, default: [15, 35, 70], describe: '% of the experts in memory' },
+  layers: { type: 'number', describe: 'of a geometry [default: its own]' },
+  seed: { type: 'number', default: 1, describe: 'same seed, same numbers' },
+  save: { type: 'string', describe: 'write the result, for compare and report' },
+  directory: {
+    type: 'string',
+    describe: 'for temporary files [default: the system’s]',
+  },
+  'io-block': { type: 'string', default: DEFAULT_BLOCK, describe: 'bytes of a read, as 1MiB' },
+  'io-depth': { type: 'number', default: IO_DEFAULTS.depth, describe: 'reads under way at once' },
+} as const;
+
+/** @throws CflowError USAGE unless it is a whole number from `least` to `most` */
+export function count(field: string, value: number, most: number, least = 1): number {
+  if (Number.isInteger(value) && value >= least && value <= most) return value;
+  throw new CflowError('USAGE', `--${field} is ${value}, expected ${least} to ${most}`, { field, value });
+}
+
+/** @throws CflowError USAGE unless it is a whole number of 32 bits */
+export const seedOf = (value: number) => count('seed', value, 2 ** 32 - 1, 0);
+
+/** As `--threads` says, or all CPUs allowed. @throws CflowError USAGE */
+export async function threadsOf(given: number | undefined): Promise<number> {
+  return count('threads', given ?? (await threadBudget()).threads, 1024);
+}
+
+/** As `--threads` lists them, each once; or 1, and all CPUs allowed. @throws CflowError USAGE */
+export async function threadCounts(given: readonly number[] | undefined): Promise<number[]> {
+  const all = await Promise.all((given ?? [1, undefined]).map(threadsOf));
+  return [...new Set(all)];
+}
+
+/** Of one read, as `64KiB`. @throws CflowError USAGE unless it is a multiple of 4 KiB, 1 GiB at most */
+export function blockOf(field: string, text: string): number {
+  const bytes = parseBytes(text, `--${field}`);
+  if (bytes % PAGE === 0 && bytes <= MOST_BLOCK) return bytes;
+  throw new CflowError('USAGE', `--${field} is ${text}, expected a multiple of 4KiB, 1GiB at most`, {
+    field,
+    value: text,
+  });
+}
+
+/** How the engine reads, with the block and depth asked for. @throws CflowError USAGE, MEMORY for more than half of it */
+export function ioOf(args: { readonly 'io-block': string; readonly 'io-depth': number }): IoChoice {
+  const block = blockOf('io-block', args['io-block']);
+  const depth = count('io-depth', args['io-depth'], 256);
+  const limit = Math.floor(memoryLimit() / 2);
+  if (block * depth <= limit) return { ...IO_DEFAULTS, block, depth };
+  throw new CflowError('MEMORY', `--io-block times --io-depth is ${block * depth} bytes, at most ${limit}`, {
+    field: 'io-depth',
+    value: block * depth,
+    limit,
+    remedy: 'fewer or smaller reads; half of the memory is for them',
+  });
+}
+
+export async function print<T>(
+  args: Record<string, unknown>,
+  result: T,
+  describe: (result: T) => string,
+): Promise<void> {
+  await writeOutput(`${args.json ? JSON.stringify(result) : describe(result)}\n`);
+}
+
+export const kib = (bytes: number) => `${bytes / 1024} KiB`;
+
+export const mega = (bytes: number) => (bytes / 1e6).toFixed(1);
+
+export const threadsText = (threads: number) => `${threads} ${threads === 1 ? 'thread' : 'threads'}`;
+
+/** Rows of cells, right-aligned under one another. */
+export function table(rows: readonly (readonly string[])[]): string[] {
+  const widths = rows[0]!.map((_, column) => Math.max(...rows.map((row) => row[column]!.length)));
+  return rows.map((row) => row.map((cell, column) => cell.padStart(widths[column]!)).join('  '));
+}
