@@ -6,8 +6,8 @@
  *     npm run build && node scripts/soak-sessions.mjs [--sessions 100000] [--minutes 60] [--growth 16] [--delay 10]
  *
  * Ends after so many sessions or minutes, whichever comes first. growth: MiB that the resident set may exceed what it was
- * after a tenth of either. delay: milliseconds that the event loop may be late; time in which the system gave the core to
- * another process is measured, and does not count, nor do collections that this script asks for.
+ * after the first tenth, which is warm-up. delay: milliseconds that the event loop may be late after it; time in which the
+ * system gave the core to another process is measured, and does not count, nor do collections that this script asks for.
  */
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -100,7 +100,7 @@ for (; done < most && spent() < minutes; done++) {
   const { own, text } = pauses.end();
   latest = Math.max(latest, own);
   last = await holdings();
-  if (reported <= 2) base = last;
+  if (reported <= 2) [base, latest] = [last, 0];
   console.log(`${done + 1} sessions, ${spent().toFixed(1)} minutes: ${words(last)}; ${text}`);
   pauses = new Pauses();
 }

@@ -28,7 +28,7 @@ class MissCounter {
     event.type = PERF_TYPE_HW_CACHE;
     event.config = PERF_COUNT_HW_CACHE_L1D | PERF_COUNT_HW_CACHE_OP_READ << 8 | PERF_COUNT_HW_CACHE_RESULT_MISS << 16;
     event.disabled = event.exclude_kernel = event.exclude_hv = 1;
-    fd_ = static_cast<int>(syscall(SYS_perf_event_open, &event, 0, -1, -1, 0));
+    fd_ = static_cast<int>(syscall(SYS_perf_event_open, &event, 0, -1, -1, PERF_FLAG_FD_CLOEXEC));
     if (fd_ < 0) problem_ = std::string("perf_event_open: ") + std::strerror(errno);
   }
   ~MissCounter() {

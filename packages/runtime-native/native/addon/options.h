@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "js_error.h"
+#include "errors.h"
 
 namespace cflow {
 

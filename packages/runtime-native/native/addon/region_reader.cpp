@@ -1,7 +1,10 @@
 #include "region_reader.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -15,14 +18,39 @@ struct Piece {
   uint64_t offset, bytes;
 };
 
-std::vector<Piece> pieces_of(const std::vector<FetchRegion>& regions, uint64_t block) {
-  std::vector<Piece> pieces;
-  for (const FetchRegion& region : regions) {
-    for (uint64_t at = 0; at < region.length; at += block) {
-      pieces.push_back({region.offset + at, region.length - at < block ? region.length - at : block});
+/// The pieces of regions, one after the other. Their number is no reason to hold them all.
+class Pieces {
+ public:
+  Pieces(const std::vector<FetchRegion>& regions, uint64_t block) : regions_(regions), block_(block) {}
+  bool next(Piece& piece) {
+    while (region_ < regions_.size() && at_ == regions_[region_].length) {
+      region_++;
+      at_ = 0;
     }
+    if (region_ == regions_.size()) return false;
+    const auto& [offset, length] = regions_[region_];
+    piece = {offset + at_, std::min(block_, length - at_)};
+    at_ += piece.bytes;
+    return true;
   }
-  return pieces;
+
+ private:
+  const std::vector<FetchRegion>& regions_;
+  const uint64_t block_;
+  size_t region_ = 0;
+  uint64_t at_ = 0;
+};
+
+/// @throws Error NOT_READABLE, LIMIT_EXCEEDED
+void check_regions(int fd, const std::vector<FetchRegion>& regions) {
+  struct stat info {};
+  if (fstat(fd, &info) != 0) throw Error("NOT_READABLE", std::string("cannot look at the file: ") + std::strerror(errno));
+  const auto size = static_cast<uint64_t>(info.st_size);
+  for (const auto& [offset, length] : regions) {
+    if (offset <= size && length <= size - offset) continue;
+    throw Error("NOT_READABLE", "a region of " + std::to_string(length) + " bytes at " + std::to_string(offset) +
+                                    " ends beyond the file of " + std::to_string(size));
+  }
 }
 
 /// What comes from the disk shall not come from memory.
@@ -100,7 +128,7 @@ RegionRead read_regions(int fd, const std::vector<FetchRegion>& regions, const I
   using Clock = std::chrono::steady_clock;
   // First: it refuses blocks of which there would be too many.
   auto opened = IoQueue::open(fd, options);
-  const std::vector<Piece> pieces = pieces_of(regions, options.block);
+  check_regions(fd, regions);
   // One more than are under way: the one in use.
   const unsigned slots = options.depth + 1;
   const Block memory(uint64_t{slots} * options.block, "buffers to read regions with");
@@ -112,24 +140,32 @@ RegionRead read_regions(int fd, const std::vector<FetchRegion>& regions, const I
   RegionRead result;
   std::unique_ptr<Prefetcher> ahead;
   if (prefetch) ahead = std::make_unique<Prefetcher>(memory.data(), options.block, slots);
-  const auto slot_of = [&](size_t piece) { return memory.data() + piece % slots * options.block; };
-  const auto submit = [&](size_t piece) {
-    const auto& [offset, bytes] = pieces[piece];
-    const uint64_t whole = align_io(bytes);
-    const IoRequest request{IoRequest::Kind::read, offset, whole, slot_of(piece)};
-    queue->submit(transfers[piece % slots], {&request, 1}, IoPriority::needed);
+  const auto slot_of = [&](uint64_t piece) { return memory.data() + piece % slots * options.block; };
+  Pieces to_read(regions, options.block);
+  Pieces to_use(regions, options.block);
+  Piece piece{};
+  uint64_t submitted = 0;
+  const auto submit = [&] {
+    if (!to_read.next(piece)) return;
+    const IoRequest request{IoRequest::Kind::read, piece.offset, align_io(piece.bytes), slot_of(submitted)};
+    queue->submit(transfers[submitted++ % slots], {&request, 1}, IoPriority::needed);
   };
   const auto start = Clock::now();
-  for (size_t piece = 0; piece < options.depth && piece < pieces.size(); piece++) submit(piece);
-  for (size_t piece = 0; piece < pieces.size(); piece++) {
-    const Transfer& transfer = transfers[piece % slots];
+  while (submitted < options.depth) {
+    const uint64_t before = submitted;
+    submit();
+    if (submitted == before) break;
+  }
+  for (uint64_t used = 0; to_use.next(piece); used++) {
+    const uint64_t bytes = piece.bytes;
+    const Transfer& transfer = transfers[used % slots];
     IoQueue::wait(transfer);
     if (transfer.failure() > 0) throw Error("NOT_READABLE", std::strerror(transfer.failure()));
     if (transfer.failure()) throw Error("NOT_READABLE", "the file ended within a region");
-    if (ahead) ahead->come(piece + 1);
-    if (piece + options.depth < pieces.size()) submit(piece + options.depth);
-    result.folded ^= fold(slot_of(piece), pieces[piece].bytes);
-    result.bytes += pieces[piece].bytes;
+    if (ahead) ahead->come(used + 1);
+    submit();
+    result.folded ^= fold(slot_of(used), bytes);
+    result.bytes += bytes;
   }
   result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   result.stats = queue->stats();

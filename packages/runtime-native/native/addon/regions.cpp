@@ -1,5 +1,7 @@
 #include "regions.h"
 
+#include <cmath>
+
 #include "io_values.h"
 #include "region_reader.h"
 #include "work.h"
@@ -7,13 +9,21 @@
 namespace cflow {
 namespace {
 
-/// Pairs of offset and length.
+/// What a JavaScript number counts exactly.
+constexpr double kMaxBytes = 9007199254740991;
+
+/// Pairs of offset and length. @throws Error USAGE
 std::vector<FetchRegion> regions_of(const Napi::Value& value) {
+  const bool typed = value.IsTypedArray() && value.As<Napi::TypedArray>().TypedArrayType() == napi_float64_array;
+  if (!typed) throw Error("USAGE", "regions is not a Float64Array");
   const auto pairs = value.As<Napi::Float64Array>();
+  if (pairs.ElementLength() % 2) throw Error("USAGE", "regions is not made of pairs of offset and length");
+  const auto bytes = [](double x) {
+    if (x >= 0 && x <= kMaxBytes && x == std::floor(x)) return static_cast<uint64_t>(x);
+    throw Error("USAGE", "regions holds " + std::to_string(x) + ", which is no number of bytes");
+  };
   std::vector<FetchRegion> regions;
-  for (size_t i = 0; i + 1 < pairs.ElementLength(); i += 2) {
-    regions.push_back({static_cast<uint64_t>(pairs[i]), static_cast<uint64_t>(pairs[i + 1])});
-  }
+  for (size_t i = 0; i < pairs.ElementLength(); i += 2) regions.push_back({bytes(pairs[i]), bytes(pairs[i + 1])});
   return regions;
 }
 
@@ -28,10 +38,10 @@ Napi::Value region_value(Napi::Env env, const RegionRead& read) {
 
 Napi::Value read(const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&] {
-    const int fd = info[0].ToNumber();
-    const auto given = info[2].ToObject();
+    const int fd = whole(info[0], "fd", 0, INT32_MAX);
+    const Napi::Object given = object(info[2], "options");
     const IoOptions options = io_options(given);
-    const bool prefetch = given.Get("prefetch").ToBoolean();
+    const bool prefetch = flag(given, "prefetch");
     auto regions = regions_of(info[1]);
     return Work<RegionRead>::start(
         info.Env(), [=, regions = std::move(regions)] { return read_regions(fd, regions, options, prefetch); },

@@ -11,7 +11,7 @@
 #include <thread>
 #include <unordered_map>
 
-#include "js_error.h"
+#include "errors.h"
 
 namespace cflow {
 

@@ -1,4 +1,4 @@
-#include "js_error.h"
+#include "errors.h"
 
 namespace cflow {
 
