@@ -1,5 +1,5 @@
 /**
- * Keeps docs/benchmarks.md in step with packages/bench/results: everything between `<!-- generated:NAME -->` and
+ * Keeps docs/benchmarks.md and the table of speed in README.md in step with packages/bench/results: everything between `<!-- generated:NAME -->` and
  * `<!-- /generated -->` is made from the result files there.
  *
  *     node scripts/benchmarks-doc.mjs           compares; exit 1 if the document is out of date
@@ -20,13 +20,19 @@ export async function committed(read) {
   return Object.fromEntries(await Promise.all(results));
 }
 
+export const README = at('README.md');
+
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const { benchmarkSections, readResult } = await import('@cflow/bench');
-  const document = readFileSync(DOCUMENT, 'utf8');
-  const renewed = renew(document, benchmarkSections(await committed(readResult)));
-  if (process.argv.includes('--write')) writeFileSync(DOCUMENT, renewed);
-  else if (renewed !== document) {
-    process.stderr.write('docs/benchmarks.md is out of date: npm run docs:benchmarks\n');
-    process.exitCode = 1;
+  const { benchmarkSections, readResult, speedTable } = await import('@cflow/bench');
+  const results = await committed(readResult);
+  const parts = { [DOCUMENT]: benchmarkSections(results), [README]: { speed: speedTable(results) } };
+  for (const [file, sections] of Object.entries(parts)) {
+    const document = readFileSync(file, 'utf8');
+    const renewed = renew(document, sections);
+    if (process.argv.includes('--write')) writeFileSync(file, renewed);
+    else if (renewed !== document) {
+      process.stderr.write(`${file} is out of date: npm run docs:benchmarks\n`);
+      process.exitCode = 1;
+    }
   }
 }

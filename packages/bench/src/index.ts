@@ -1,6 +1,6 @@
 /** Result files and how to compare and show them; synthetic models. Measurements are commands of `cflow-bench`. */
 export { type Comparison, compareResults, type MetricChange } from './report/compare.js';
-export { benchmarkSections, type NamedResults } from './report/markdown.js';
+export { benchmarkSections, type NamedResults, speedTable } from './report/markdown.js';
 export {
   type BenchResult,
   type Machine,

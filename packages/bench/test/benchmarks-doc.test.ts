@@ -1,12 +1,12 @@
 import { readFileSync } from 'node:fs';
 import { expect, it } from 'vitest';
 // @ts-expect-error a script without types
-import { committed, DOCUMENT } from '../../../scripts/benchmarks-doc.mjs';
+import { committed, DOCUMENT, README } from '../../../scripts/benchmarks-doc.mjs';
 // @ts-expect-error a script without types
 import { renew } from '../../../scripts/format-doc.mjs';
 import { captured } from '../../runtime-native/test/helpers.js';
 import { main } from '../src/cli.js';
-import { benchmarkSections } from '../src/report/markdown.js';
+import { benchmarkSections, speedTable } from '../src/report/markdown.js';
 import { type BenchResult, metric, readResult } from '../src/runner/result.js';
 import { resultWith } from './results.js';
 
@@ -14,6 +14,20 @@ const document = readFileSync(DOCUMENT, 'utf8');
 
 it('docs/benchmarks.md is what its generator makes of the result files; `npm run docs:benchmarks` renews it', async () => {
   expect(document).toBe(renew(document, benchmarkSections(await committed(readResult))));
+});
+
+it('the table of speed in the README is made of the result of peers', async () => {
+  const readme = readFileSync(README, 'utf8');
+  const table = speedTable(await committed(readResult));
+  expect(readme).toBe(renew(readme, { speed: table }));
+  const peer = (name: string, value: number) => metric(name, 'tok/s', 'higher', [value]);
+  const figures = [
+    'dense-1.1b cflow: decode',
+    'dense-1.1b llama.cpp: decode',
+    'dense-1.1b: decode, times llama.cpp',
+  ];
+  const peers = resultWith(figures.map((name, i) => peer(name, [60, 30, 2][i]!)));
+  expect(speedTable({ peers })).toContain('| dense-1.1b | 60.0 / 30.0 (2.00 ×) |');
 });
 
 it('every committed result is shown: each metric by name, or tables with no fewer cells; by a command that there is', async () => {

@@ -1,8 +1,10 @@
 /** The generated parts of docs/benchmarks.md. */
+
+import { PEER_MODELS } from '../experiments/peers/peers.js';
 import type { BenchResult, Metric, Table } from '../runner/result.js';
-import { reasons, SOURCE_NAMES, type SourceName } from '../scorecard/judging.js';
+import { medians, rangeText, reasons, SOURCE_NAMES, type SourceName } from '../scorecard/judging.js';
 import { score } from '../scorecard/score.js';
-import { cellText, commandText, machineRows, spreadText } from './text.js';
+import { cellText, commandText, machineRows, significant, spreadText } from './text.js';
 
 /** By the name of the file. */
 export type NamedResults = Readonly<Record<string, BenchResult>>;
@@ -14,6 +16,7 @@ export function benchmarkSections(results: NamedResults): Record<string, string>
   const others = Object.keys(results).filter((name) => !sourced.has(name));
   return {
     scorecard: scorecardPart(results),
+    disk: diskTable(results),
     results: [...known, ...others.sort()].map((name) => resultPart(name, results[name]!)).join('\n\n'),
   };
 }
@@ -28,6 +31,59 @@ function scorecardPart(results: NamedResults): string {
     [ours, ...reasons({ by, why })].join('; '),
   ]);
   return markdownTable(['claim', 'theirs', 'here', 'our figure'], rows);
+}
+
+/** Speed beside llama.cpp on the same weights, for the README; from the result of `peers`. */
+export function speedTable({ peers }: NamedResults): string {
+  const known = new Map(peers?.metrics.map((metric) => [metric.name, metric]));
+  const cells = (model: string, figure: string) =>
+    [
+      `${model} cflow: ${figure}`,
+      `${model} llama.cpp: ${figure}`,
+      `${model}: ${figure}, times llama.cpp`,
+    ].map((name) => (known.has(name) ? significant(known.get(name)!.median) : ''));
+  const rows = PEER_MODELS.map((model) => {
+    const figures = ['decode', 'prefill', 'peak memory'].map((figure) => {
+      const [ours, theirs, ratio] = cells(model, figure);
+      return ours && theirs && ratio ? `${ours} / ${theirs} (${ratio} ×)` : '-';
+    });
+    return [model, ...figures];
+  });
+  const columns = ['cflow / llama.cpp (ratio)', 'decode, tokens/s', 'prompt, tokens/s', 'peak memory, MB'];
+  return markdownTable(columns, rows);
+}
+
+/** What reading experts from disk gains: ranges over the budgets of each result, medians of the runs. */
+function diskTable(results: NamedResults): string {
+  const range = (name: string, pattern: RegExp, unit: string) => {
+    const found = results[name]?.metrics.filter((metric) => pattern.test(metric.name)) ?? [];
+    return found.length ? [rangeText(medians(found), unit), `\`${name}\``] : ['not measured', `\`${name}\``];
+  };
+  return markdownTable(
+    ['figure', 'value', 'result'],
+    [
+      ['gain of overlap over stall, with expert delay', ...range('overlap', /: overlap by stall$/, ' ×')],
+      ['the same without delay', ...range('overlap-undelayed', /: overlap by stall$/, ' ×')],
+      [
+        'gain of prediction over stall, without delay',
+        ...range('overlap-undelayed', /: predict by stall$/, ' ×'),
+      ],
+      [
+        'overlap over max(C, IO_eff), with expert delay',
+        ...range('overlap', /: over the larger of computing and reading$/, ' ×'),
+      ],
+      [
+        'error of the report’s model, with expert delay',
+        ...range('overlap', /: model off, reading from bandwidth$/, ' %'),
+      ],
+      [
+        'decode under a memory cap, relative to llama.cpp',
+        ...range('capped', /^decode, times llama.cpp$/, ' ×'),
+      ],
+      ['prefetch on relative to off', ...range('storage', /: prefetch 1 by 0$/, ' ×')],
+      ['.vflow relative to .cflow', ...range('storage', /: \.vflow by \.cflow$/, ' ×')],
+    ],
+  );
 }
 
 function resultPart(name: string, result: BenchResult): string {
