@@ -61,12 +61,15 @@ export async function openFileSource(path: string): Promise<FileSource> {
 /** Larger than any text that is read whole, and less than what a string holds. */
 const MAX_TEXT_BYTES = 2 ** 28;
 
-/** A file of UTF-8 text, whole. @throws CflowError as openFileSource, and LIMIT_EXCEEDED for more than 256 MiB */
+/**
+ * A file of UTF-8 text, whole.
+ * @throws CflowError as openFileSource, LIMIT_EXCEEDED for more than 256 MiB, NOT_READABLE for another encoding
+ */
 export async function readTextFile(path: string): Promise<string> {
   const source = await openFileSource(path);
   try {
     const { size } = source;
-    if (size <= MAX_TEXT_BYTES) return new TextDecoder().decode(await source.read(0, size));
+    if (size <= MAX_TEXT_BYTES) return decodeText(await source.read(0, size), path);
     throw new CflowError('LIMIT_EXCEEDED', `${size} bytes of text, at most ${MAX_TEXT_BYTES}`, {
       file: path,
       value: size,
@@ -75,6 +78,41 @@ export async function readTextFile(path: string): Promise<string> {
   } finally {
     await source.close();
   }
+}
+
+/** Byte order marks of other encodings; longer ones first. */
+const MARKS: readonly (readonly [string, readonly number[]])[] = [
+  ['UTF-32, little endian', [0xff, 0xfe, 0, 0]],
+  ['UTF-32, big endian', [0, 0, 0xfe, 0xff]],
+  ['UTF-16, little endian', [0xff, 0xfe]],
+  ['UTF-16, big endian', [0xfe, 0xff]],
+];
+
+/** UTF-8 text, without its byte order mark. @throws CflowError NOT_READABLE for another encoding, by name */
+export function decodeText(bytes: Uint8Array, file: string): string {
+  const marked = MARKS.find(([, mark]) => mark.every((byte, i) => bytes[i] === byte))?.[0];
+  const encoding = marked ?? unmarkedUtf16(bytes);
+  if (encoding !== undefined) throw notUtf8(`the text is ${encoding}`, file);
+  try {
+    return new TextDecoder('utf-8', { fatal: true }).decode(bytes);
+  } catch {
+    throw notUtf8('the text is not UTF-8', file);
+  }
+}
+
+/** Text of mostly ASCII has a zero in every second byte of UTF-16. */
+function unmarkedUtf16(bytes: Uint8Array): string | undefined {
+  const start = bytes.subarray(0, 512);
+  if (start.length < 4) return undefined;
+  const zeros = [0, 0];
+  for (const [i, byte] of start.entries()) if (byte === 0) zeros[i % 2]!++;
+  const half = start.length / 2;
+  if (zeros[1]! > 0.8 * half && zeros[0] === 0) return 'UTF-16, little endian';
+  return zeros[0]! > 0.8 * half && zeros[1] === 0 ? 'UTF-16, big endian' : undefined;
+}
+
+function notUtf8(problem: string, file: string): CflowError {
+  return new CflowError('NOT_READABLE', problem, { file, remedy: 'save it as UTF-8' });
 }
 
 /** As openFileSource, or undefined if there is no such file. */

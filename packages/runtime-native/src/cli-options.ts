@@ -3,14 +3,28 @@ import { CflowError, exitCodeHelp } from '@cflow/format';
 import { packageVersion, usageError } from '@cflow/format/node';
 import yargs from 'yargs';
 import { parseBytes } from './bytes.js';
+import type { TemplateVariables } from './chat/template.js';
 import { ENGINES, type EngineName, type OpenModelOptions } from './model.js';
-import { SAMPLER_DEFAULTS } from './sampler.js';
-import { DEFAULT_MAX_TOKENS } from './session.js';
+import { SAMPLER_DEFAULTS } from './sampling/sampler.js';
+import { DEFAULT_MAX_TOKENS, type GenerateOptions } from './session.js';
 
 const DISK = 'Weights fetched from disk:';
 
+/** An option of the sampler; its default may be one of the model. */
+const sampling = (name: keyof typeof SAMPLER_DEFAULTS, describe: string) =>
+  ({
+    type: 'number',
+    requiresArg: true,
+    describe: `${describe} [default: of the model, else ${SAMPLER_DEFAULTS[name]}]`,
+  }) as const;
+
 const OPTIONS = {
   prompt: { type: 'string', requiresArg: true, describe: 'text to continue' },
+  'prompt-file': {
+    type: 'string',
+    requiresArg: true,
+    describe: 'a file (UTF-8) that holds it; - for the input',
+  },
   ids: { type: 'string', requiresArg: true, describe: 'token ids to continue, separated by commas' },
   chat: {
     type: 'boolean',
@@ -18,19 +32,47 @@ const OPTIONS = {
     describe: 'converse by the chat template: --prompt as one message, else every line of the input',
   },
   system: { type: 'string', requiresArg: true, describe: 'with --chat: the message of the system' },
+  'template-option': {
+    type: 'string',
+    array: true,
+    requiresArg: true,
+    nargs: 1,
+    describe: 'with --chat: a variable of the template, as enable_thinking=false; repeatable',
+  },
   'max-tokens': {
     type: 'number',
     requiresArg: true,
     describe: `tokens to generate [default: ${DEFAULT_MAX_TOKENS}]`,
   },
-  temperature: {
+  temperature: sampling('temperature', '0 = greedy'),
+  'top-k': sampling('topK', '0 = all'),
+  'top-p': sampling('topP', '1 = all'),
+  'min-p': sampling('minP', 'least probability, as a share of the largest; 0 = all'),
+  'typical-p': sampling('typicalP', 'locally typical sampling; 1 = off'),
+  'repetition-penalty': {
     type: 'number',
     requiresArg: true,
-    default: SAMPLER_DEFAULTS.temperature,
-    describe: '0 = greedy',
+    describe: 'divides logits of tokens of prompt and answer [default: of the model, else 1]',
   },
-  'top-k': { type: 'number', requiresArg: true, default: SAMPLER_DEFAULTS.topK, describe: '0 = all' },
-  'top-p': { type: 'number', requiresArg: true, default: SAMPLER_DEFAULTS.topP, describe: '1 = all' },
+  'frequency-penalty': {
+    type: 'number',
+    requiresArg: true,
+    describe: 'for each time that a token was generated',
+  },
+  'presence-penalty': { type: 'number', requiresArg: true, describe: 'for tokens that were generated' },
+  'logit-bias': { type: 'string', requiresArg: true, describe: 'added to logits, as 15=-100,27=2.5' },
+  stop: {
+    type: 'string',
+    array: true,
+    requiresArg: true,
+    nargs: 1,
+    describe: 'text before which to stop; repeatable',
+  },
+  logprobs: {
+    type: 'number',
+    requiresArg: true,
+    describe: 'with --json: log-probabilities of the tokens, and of so many alternatives',
+  },
   seed: { type: 'number', requiresArg: true, describe: '0 to 4294967295; random if absent' },
   'ignore-eos': { type: 'boolean', default: false, describe: 'go on after an end-of-text token' },
   perplexity: {
@@ -234,16 +276,22 @@ export function openOptions(args: Arguments): OpenModelOptions {
 
 /** @throws CflowError USAGE for what the parser lets through */
 export function checkArguments(args: Arguments): void {
-  const tasks = ['prompt', 'ids', 'perplexity'].filter((name) => args[name] !== undefined);
-  // A conversation takes its first message from --prompt, or everything from the input.
-  const fits = args.chat ? tasks.every((name) => name === 'prompt') : tasks.length === 1;
+  const tasks = ['prompt', 'prompt-file', 'ids', 'perplexity'].filter((name) => args[name] !== undefined);
+  // A conversation takes its first message from the prompt, or everything from the input.
+  const fits = args.chat
+    ? tasks.length === 0 || (tasks.length === 1 && tasks[0]!.startsWith('prompt'))
+    : tasks.length === 1;
   if (!fits) {
-    throw new CflowError('USAGE', 'give exactly one of --prompt, --ids and --perplexity, or --chat', {
-      ...(args.chat && { remedy: '--chat goes with --prompt only' }),
-    });
+    throw new CflowError(
+      'USAGE',
+      'give exactly one of --prompt, --prompt-file, --ids and --perplexity, or --chat',
+      args.chat ? { remedy: '--chat goes with --prompt or --prompt-file only' } : {},
+    );
   }
-  if (args.system !== undefined && !args.chat) {
-    throw new CflowError('USAGE', 'belongs to --chat', { field: '--system' });
+  const chatOnly = (['system', 'template-option'] as const).find((name) => args[name] !== undefined);
+  if (chatOnly && !args.chat) throw new CflowError('USAGE', 'belongs to --chat', { field: `--${chatOnly}` });
+  if (args.logprobs !== undefined && !args.json) {
+    throw new CflowError('USAGE', 'belongs to --json', { field: '--logprobs' });
   }
   const ignored = NATIVE_OPTIONS.find((name) => args[name] !== undefined && args[name] !== false);
   if (args.engine === 'reference' && ignored) {
@@ -258,7 +306,53 @@ export function checkArguments(args: Arguments): void {
     if (value === undefined || (Number.isInteger(value) && value > 0)) continue;
     throw new CflowError('USAGE', `${value} is not a whole number above 0`, { field: `--${name}`, value });
   }
-  for (const name of ['temperature', 'topK', 'topP', 'seed'] as const) {
+  for (const name of NUMBERS) {
     if (Number.isNaN(args[name])) throw new CflowError('USAGE', 'not a number', { field: name });
+  }
+}
+
+const NUMBERS = [
+  ...(['temperature', 'topK', 'topP', 'minP', 'typicalP', 'seed', 'logprobs'] as const),
+  ...(['repetitionPenalty', 'frequencyPenalty', 'presencePenalty'] as const),
+] as const;
+
+/** What to generate, as the library takes it. @throws CflowError USAGE */
+export function generateOptions(args: Arguments): Omit<GenerateOptions, 'ids' | 'signal'> {
+  const { maxTokens, ignoreEos, stop, logprobs, logitBias } = args;
+  const { temperature, topK, topP, minP, typicalP, seed } = args;
+  const { repetitionPenalty, frequencyPenalty, presencePenalty } = args;
+  return {
+    ...{ maxTokens, ignoreEos, stop, logprobs, temperature, topK, topP, minP, typicalP, seed },
+    ...{ repetitionPenalty, frequencyPenalty, presencePenalty },
+    logitBias: logitBias === undefined ? undefined : parseBias(logitBias),
+  };
+}
+
+function parseBias(list: string): Record<number, number> {
+  const pairs = list.split(',').map((pair) => /^\s*(\d+)\s*=\s*(-?\d+(?:\.\d+)?)\s*$/.exec(pair));
+  if (pairs.every((pair) => pair !== null))
+    return Object.fromEntries(pairs.map((pair) => [Number(pair[1]), Number(pair[2])]));
+  throw new CflowError('USAGE', `${JSON.stringify(list)} is not a list like 15=-100,27=2.5`, {
+    field: '--logit-bias',
+  });
+}
+
+/** Variables of a chat template: the values are JSON, or texts where they are none. */
+export function templateVariables(args: Arguments): TemplateVariables {
+  const pairs = (args.templateOption ?? []).map((pair) => {
+    const [, name, value] = /^([A-Za-z_]\w*)=(.*)$/s.exec(pair) ?? [];
+    if (name !== undefined && value !== undefined) return [name, jsonOrText(value)] as const;
+    throw new CflowError('USAGE', `${JSON.stringify(pair)} is not like enable_thinking=false`, {
+      field: '--template-option',
+    });
+  });
+  return Object.fromEntries(pairs);
+}
+
+function jsonOrText(value: string): unknown {
+  try {
+    return JSON.parse(value);
+  } catch {
+    return value;
   }
 }

@@ -1,20 +1,23 @@
 import { createInterface } from 'node:readline';
+import { buffer } from 'node:stream/consumers';
 import { CflowError } from '@cflow/format';
-import { readTextFile, runCommand, writeMessage, writeOutput } from '@cflow/format/node';
-import { Chat } from './chat.js';
+import { decodeText, readTextFile, runCommand, writeMessage, writeOutput } from '@cflow/format/node';
+import { Chat } from './chat/chat.js';
 import {
   type Arguments,
   checkArguments,
   commandLine,
   fetchFlags,
+  generateOptions,
   namingFlags,
   openOptions,
+  templateVariables,
 } from './cli-options.js';
 import { profileText } from './cli-profile.js';
 import { Model } from './model.js';
 import { perplexity } from './perplexity.js';
-import { Sampler } from './sampler.js';
-import type { FinishReason, GenerateOptions, SessionStats } from './session.js';
+import { Sampler } from './sampling/sampler.js';
+import type { GeneratedToken, GenerateOptions, SessionStats } from './session.js';
 import { explainChoice, explainRun } from './tiers/explain.js';
 import { TraceFile, traceHeader } from './tiers/trace-file.js';
 
@@ -84,54 +87,87 @@ function traceFile(model: Model, path: string, modelPath: string): Promise<Trace
 }
 
 async function generate(model: Model, args: Arguments, signal: AbortSignal): Promise<void> {
-  const promptIds = args.ids === undefined ? encodePrompt(model, args.prompt!) : parseIds(args.ids);
-  const { maxTokens, temperature, topK, topP, ignoreEos } = args;
+  const promptIds =
+    args.ids === undefined ? model.requireTokenizer().encode((await promptOf(args))!) : parseIds(args.ids);
   const seed = args.seed ?? new Sampler().seed;
-  const options: GenerateOptions = {
-    ids: promptIds,
-    maxTokens,
-    temperature,
-    topK,
-    topP,
-    seed,
-    ignoreEos,
-    signal,
-  };
+  const options: GenerateOptions = { ...generateOptions(args), ids: promptIds, seed, signal };
   const session = model.createSession();
-  const ids = [...promptIds];
-  let finish: FinishReason | undefined;
+  const tokens: GeneratedToken[] = [];
   for await (const token of session.generate(options)) {
-    ids.push(token.id);
-    finish = token.finish;
+    tokens.push(token);
     if (!args.json) await write(model.tokenizer ? token.text : `${token.id}${token.finish ? '' : ','}`);
   }
   const stats = session.stats();
   if (!args.json) await write('\n');
   await showFigures(args, stats, stats.tokensPerSecond);
   if (!args.json) return;
-  const text = model.tokenizer?.decode(ids) ?? '';
+  const ids = [...promptIds, ...tokens.map(({ id }) => id)];
+  const finish = tokens.at(-1)?.finish;
+  const text = wholeText(model, promptIds, tokens);
   const vocabulary = { model: model.config.vocabSize, tokenizer: model.tokenizer?.vocabSize };
   const engine = { name: model.engineName, fallback: model.fallback };
-  await write(`${JSON.stringify({ promptIds, ids, text, finish, seed, vocabulary, engine, stats })}\n`);
+  const logprobs = args.logprobs === undefined ? undefined : tokens.map((each) => each.logprobs);
+  await write(
+    `${JSON.stringify({ promptIds, ids, text, finish, seed, logprobs, vocabulary, engine, stats })}\n`,
+  );
 }
 
-/** One message from --prompt, or one for each line of the input. */
+/** Prompt and answer; a stop string ends the answer before its tokens do. */
+function wholeText(model: Model, promptIds: readonly number[], tokens: readonly GeneratedToken[]): string {
+  if (!model.tokenizer) return '';
+  if (tokens.at(-1)?.finish !== 'stop')
+    return model.tokenizer.decode([...promptIds, ...tokens.map(({ id }) => id)]);
+  return model.tokenizer.decode(promptIds) + tokens.map(({ text }) => text).join('');
+}
+
+/** The text of --prompt or --prompt-file; undefined without either. */
+async function promptOf({ prompt, promptFile }: Arguments): Promise<string | undefined> {
+  if (promptFile === undefined) return prompt;
+  if (promptFile !== '-') return readTextFile(promptFile);
+  return decodeText(await buffer(process.stdin), 'stdin');
+}
+
+/** One message from the prompt, or one for each line of the input. */
 async function chat(model: Model, args: Arguments, signal: AbortSignal): Promise<void> {
-  const { maxTokens, temperature, topK, topP, seed, ignoreEos, system } = args;
-  const options = { maxTokens, temperature, topK, topP, seed, ignoreEos, signal };
-  const conversation = new Chat(model, system);
-  const input = args.prompt === undefined ? createInterface({ input: process.stdin, signal }) : [args.prompt];
+  const options = { ...generateOptions(args), signal };
+  const conversation = new Chat(model, {
+    system: args.system,
+    variables: templateVariables(args),
+    onDropped: (messages) => void note(`the context is full: forgot the oldest ${messages} messages`),
+  });
+  await conversation.check();
+  const first = await promptOf(args);
+  const input = first === undefined ? createInterface({ input: process.stdin, signal }) : [first];
   for await (const line of input) {
     if (!line.trim()) continue;
-    let text = '';
-    for await (const token of conversation.reply(line, options)) {
-      text += token.text;
-      if (!args.json) await write(token.text);
+    try {
+      await answer(conversation, line, options, args.json);
+    } catch (error) {
+      if (first !== undefined || !isOfTheMessage(error)) throw error;
+      await note(`no answer: ${error.message}`);
     }
-    await write(args.json ? `${JSON.stringify({ role: 'assistant', content: text })}\n` : '\n');
   }
   const { stats } = conversation;
   if (stats) await showFigures(args, stats, stats.tokensPerSecond);
+}
+
+/** What is wrong with one message does not end a conversation. */
+function isOfTheMessage(error: unknown): error is CflowError {
+  return error instanceof CflowError && (error.code === 'LIMIT_EXCEEDED' || error.code === 'USAGE');
+}
+
+async function answer(
+  conversation: Chat,
+  line: string,
+  options: Omit<GenerateOptions, 'ids'>,
+  json: boolean,
+): Promise<void> {
+  let text = '';
+  for await (const token of conversation.reply(line, options)) {
+    text += token.text;
+    if (!json) await write(token.text);
+  }
+  await write(json ? `${JSON.stringify({ role: 'assistant', content: text })}\n` : '\n');
 }
 
 async function score(model: Model, args: Arguments, signal: AbortSignal): Promise<void> {
@@ -186,11 +222,6 @@ async function showFigures(args: Arguments, stats: SessionStats, tokensPerSecond
 
 function note(text: string): Promise<void> {
   return writeMessage(`cflow-run: note: ${text}\n`);
-}
-
-function encodePrompt(model: Model, prompt: string): number[] {
-  if (!model.tokenizer) throw new CflowError('USAGE', 'the file has no tokenizer', { remedy: 'use --ids' });
-  return model.tokenizer.encode(prompt);
 }
 
 function parseIds(list: string): number[] {

@@ -7,7 +7,7 @@ import { nativeProblem, openNativeEngine } from './native/engine.js';
 import { ENGINE_CHECKS } from './native/options.js';
 import { openReferenceEngine } from './reference/engine.js';
 import { Session } from './session.js';
-import { TextTokenizer } from './tokenizer.js';
+import { TextTokenizer } from './text/tokenizer.js';
 
 /** Engines by name. */
 export const ENGINES = {
@@ -29,6 +29,8 @@ export interface ModelParts {
   readonly engine: Engine;
   readonly metadata?: Metadata | undefined;
   readonly tokenizer?: TextTokenizer | undefined;
+  /** Why there is none although the file carries one. */
+  readonly tokenizerProblem?: CflowError | undefined;
   readonly fallback?: string | undefined;
   /** Called once, when the model closes. */
   readonly onClose?: () => Promise<void>;
@@ -89,6 +91,15 @@ export class Model {
     return this.#parts.fallback;
   }
 
+  /** The tokenizer. @throws CflowError USAGE if the file has none, UNSUPPORTED if it cannot be used */
+  requireTokenizer(): TextTokenizer {
+    if (this.tokenizer) return this.tokenizer;
+    throw (
+      this.#parts.tokenizerProblem ??
+      new CflowError('USAGE', 'the file has no tokenizer', { remedy: 'use --ids' })
+    );
+  }
+
   /**
    * Starts an empty sequence. Close it when it is done: its caches are freed at once, instead of when it is collected.
    * @throws CflowError USAGE after close
@@ -99,6 +110,7 @@ export class Model {
       config: this.config,
       engine: this.#parts.engine.createSession(),
       tokenizer: this.tokenizer,
+      defaults: this.metadata?.generation ?? {},
       onClose: () => forget(),
     });
     const sessions = this.#sessions;
@@ -152,6 +164,16 @@ async function openFrom(
   // It has mapped or read the file.
   if (name === 'native') await onClose();
   const { config, metadata } = file;
-  const tokenizer = metadata.tokenizer && new TextTokenizer(metadata.tokenizer);
-  return new Model({ config, engine, metadata, tokenizer, fallback, onClose });
+  return new Model({ config, engine, metadata, ...tokenizerOf(metadata), fallback, onClose });
+}
+
+/** A tokenizer that cannot be built does not keep a model from taking ids. */
+function tokenizerOf({ tokenizer }: Metadata): Pick<ModelParts, 'tokenizer' | 'tokenizerProblem'> {
+  if (!tokenizer) return {};
+  try {
+    return { tokenizer: new TextTokenizer(tokenizer) };
+  } catch (error) {
+    if (error instanceof CflowError && error.code === 'UNSUPPORTED') return { tokenizerProblem: error };
+    throw error;
+  }
 }

@@ -10,7 +10,7 @@ import {
 } from '@cflow/format/node';
 import type { EngineStats } from './engine.js';
 import type { Model } from './model.js';
-import { notFiniteRemedy } from './sampler.js';
+import { notFiniteRemedy } from './sampling/sampler.js';
 import type { SessionStats } from './session.js';
 
 const SEPARATOR = '<|endoftext|>';
@@ -67,12 +67,12 @@ export async function perplexity(
   check('text', text, textCheck);
   checkOptions(options, CHECKS);
   const { stories: limit, tokens = 256, onStory } = options;
-  if (!model.tokenizer) throw new CflowError('USAGE', 'the file has no tokenizer, so texts cannot be scored');
+  const tokenizer = model.requireTokenizer();
   const stories = splitStories(text).slice(0, limit);
   let nats = 0;
   let predictedTokens = 0;
   for (const [index, story] of stories.entries()) {
-    const ids = model.tokenizer.encode(story).slice(0, tokens);
+    const ids = tokenizer.encode(story).slice(0, tokens);
     if (ids.length > 1) nats += await loss(model, ids, options);
     predictedTokens += Math.max(0, ids.length - 1);
     onStory?.(index + 1, stories.length);

@@ -9,22 +9,39 @@ import {
   flag,
   idList,
   shown,
+  whole,
 } from '@cflow/format/node';
 import { type EngineSession, type EngineStats, interrupt } from './engine.js';
-import { Sampler, type SamplerOptions } from './sampler.js';
-import type { TextStream, TextTokenizer } from './tokenizer.js';
+import { type Logprobs, logprobsOf, MAX_LOGPROBS } from './sampling/logprobs.js';
+import {
+  type LogitsProcessor,
+  PROCESSOR_CHECKS,
+  type ProcessorOptions,
+  processorsOf,
+} from './sampling/processors.js';
+import { Sampler, type SamplerOptions } from './sampling/sampler.js';
+import type { TextStream } from './text/detokenizer.js';
+import { StopStrings } from './text/stop.js';
+import type { TextTokenizer } from './text/tokenizer.js';
 
 /** Tokens that `generate` makes where nothing is said. */
 export const DEFAULT_MAX_TOKENS = 128;
 
-/** What to generate, and how to sample. */
-export interface GenerateOptions extends SamplerOptions {
+/**
+ * What to generate, and how: processors change the logits, the sampler chooses, stop conditions end. What is absent is as
+ * the model's generation_config.json has it, else `SAMPLER_DEFAULTS`.
+ */
+export interface GenerateOptions extends SamplerOptions, ProcessorOptions {
   /** Ids to pass through the model first; without them, the sequence goes on where it is. */
   readonly ids?: readonly number[] | undefined;
   /** Tokens to generate; must fit the context. Absent = 128, or as many as fit. */
   readonly maxTokens?: number | undefined;
   /** Go on after an end-of-text token. */
   readonly ignoreEos?: boolean | undefined;
+  /** Texts before which the generated text ends, wherever its tokens are cut. */
+  readonly stop?: readonly string[] | undefined;
+  /** Report the log-probability of each token, and of so many alternatives. */
+  readonly logprobs?: number | undefined;
   /** Ends the generation between tokens with CflowError INTERRUPTED. */
   readonly signal?: AbortSignal | undefined;
 }
@@ -38,21 +55,29 @@ export interface PrefillOptions {
 
 /** Those of a sampler are checked by the sampler. */
 const GENERATE_CHECKS: Checks<Omit<GenerateOptions, keyof SamplerOptions>> = {
+  ...PROCESSOR_CHECKS,
   ids: idList,
   maxTokens: count,
   ignoreEos: flag,
+  stop: {
+    holds: (value) => Array.isArray(value) && value.every((each) => typeof each === 'string' && each !== ''),
+    expected: 'an array of texts that are not empty',
+  },
+  logprobs: whole(0, MAX_LOGPROBS),
   signal: abortSignal,
 };
 const PREFILL_CHECKS: Checks<PrefillOptions> = { signal: abortSignal, onLogits: callback };
 
-/** Why a generation ended: an end-of-text token, maxTokens, or the end of the context. */
-export type FinishReason = 'eos' | 'length' | 'context';
+/** Why a generation ended: an end-of-text token, a stop string, maxTokens, or the end of the context. */
+export type FinishReason = 'eos' | 'stop' | 'length' | 'context';
 
 /** One generated token. */
 export interface GeneratedToken {
   readonly id: number;
   /** Text that this token completes; the pieces join to the whole. Empty without a tokenizer. */
   readonly text: string;
+  /** As the model had it, before penalties and temperature; set if asked for. */
+  readonly logprobs?: Logprobs;
   /** Set on the last token. */
   readonly finish?: FinishReason;
 }
@@ -77,6 +102,8 @@ export interface SessionParts {
   readonly config: ModelConfig;
   readonly engine: EngineSession;
   readonly tokenizer?: TextTokenizer | undefined;
+  /** What `generate` does where its options do not say. */
+  readonly defaults?: SamplerOptions & ProcessorOptions;
   /** Called once, when the session closes. */
   readonly onClose?: () => void;
 }
@@ -89,6 +116,10 @@ export interface SessionParts {
 export class Session {
   readonly #parts: SessionParts;
   #position = 0;
+  /** Ids that have passed. */
+  readonly #ids: number[] = [];
+  /** Logits that processors change. */
+  #processed = new Float32Array(0);
   #logits: Float32Array | undefined;
   /** A generated token that has not passed yet. */
   #pending: number | undefined;
@@ -114,6 +145,11 @@ export class Session {
   get vocabLimit(): number {
     const { config, tokenizer } = this.#parts;
     return Math.min(config.vocabSize, tokenizer?.vocabSize ?? config.vocabSize);
+  }
+
+  /** Ids that end a text: those of config.json, generation_config.json and tokenizer_config.json together. */
+  get endIds(): ReadonlySet<number> {
+    return new Set([...this.#parts.config.eosTokenIds, ...(this.#parts.tokenizer?.endIds ?? [])]);
   }
 
   /**
@@ -148,9 +184,11 @@ export class Session {
    * after the last token, as if there had been one.
    * @throws CflowError as `prefill`, and NONFINITE_WEIGHT when logits are NaN
    */
-  async *generate(options: GenerateOptions = {}): AsyncGenerator<GeneratedToken, void, void> {
-    checkOptions(options, GENERATE_CHECKS);
+  async *generate(given: GenerateOptions = {}): AsyncGenerator<GeneratedToken, void, void> {
+    checkOptions(given, GENERATE_CHECKS);
+    const options = { ...this.#parts.defaults, ...present(given) };
     const sampler = new Sampler(options);
+    const processors = processorsOf(options, this.#parts.config.vocabSize, this.#gaps());
     this.#enter();
     try {
       const count = this.#budget(options);
@@ -161,7 +199,7 @@ export class Session {
       }
       if (!this.#logits)
         throw new CflowError('USAGE', 'nothing to continue: give ids, or call prefill first');
-      yield* this.#tokens(sampler, count, options);
+      yield* this.#tokens(sampler, processors, count, options);
     } finally {
       this.#busy = false;
     }
@@ -191,24 +229,47 @@ export class Session {
 
   async *#tokens(
     sampler: Sampler,
+    processors: readonly LogitsProcessor[],
     { count, finish }: { count: number; finish: FinishReason },
-    { ignoreEos = false, signal }: GenerateOptions,
+    { ignoreEos = false, signal, stop = [], logprobs }: GenerateOptions,
   ): AsyncGenerator<GeneratedToken, void, void> {
-    const { config, engine } = this.#parts;
+    const { engine } = this.#parts;
     const stream = this.#stream;
+    const strings = new StopStrings(stop);
+    const endIds = ignoreEos ? new Set<number>() : this.endIds;
+    const promptLength = this.#ids.length;
     for (let i = 0; i < count; i++) {
       this.#usable();
       interrupt(signal);
-      const id = sampler.sample(this.#logits!, this.vocabLimit, () => engine.stats());
+      const logits = this.#process(processors, promptLength);
+      const id = sampler.sample(logits, this.vocabLimit, () => engine.stats());
+      const chances = logprobs === undefined ? {} : { logprobs: logprobsOf(this.#logits!, id, logprobs) };
       this.#pending = id;
       this.#counts.generatedTokens++;
-      const last =
-        !ignoreEos && config.eosTokenIds.includes(id) ? 'eos' : i + 1 === count ? finish : undefined;
-      const text = (stream?.push(id) ?? '') + (last && stream ? stream.flush() : '');
-      yield last ? { id, text, finish: last } : { id, text };
+      const ends = endIds.has(id) ? 'eos' : i + 1 === count ? finish : undefined;
+      const piece = (stream?.push(id) ?? '') + (ends ? (stream?.flush() ?? '') : '');
+      const { text, found } = strings.push(piece);
+      const last = found ? 'stop' : ends;
+      const token = { id, text: last ? text + strings.flush() : text, ...chances };
+      yield last ? { ...token, finish: last } : token;
       if (last) return;
       await this.#passPending();
     }
+  }
+
+  /** The logits of the next token: a changed copy, or those of the engine where nothing changes them. */
+  #process(processors: readonly LogitsProcessor[], promptLength: number): Float32Array {
+    if (processors.length === 0) return this.#logits!;
+    if (this.#processed.length !== this.#logits!.length)
+      this.#processed = new Float32Array(this.#logits!.length);
+    this.#processed.set(this.#logits!);
+    for (const process of processors) process(this.#processed, { ids: this.#ids, promptLength });
+    return this.#processed;
+  }
+
+  /** Ids below `vocabLimit` that no token has. */
+  #gaps(): readonly number[] {
+    return this.#parts.tokenizer?.gaps(this.vocabLimit) ?? [];
   }
 
   /** How many tokens may be generated. The last one need not pass through the model, so it needs no position. */
@@ -271,6 +332,7 @@ export class Session {
     try {
       this.#logits = await this.#parts.engine.run(ids, options);
       this.#position += ids.length;
+      for (const id of ids) this.#ids.push(id);
     } catch (error) {
       // Caches may hold half a token: nothing that follows would be right.
       this.#failure = error;
@@ -328,6 +390,11 @@ export class Session {
       throw new CflowError('USAGE', 'the session failed before; create a new one', { cause: this.#failure });
     }
   }
+}
+
+/** Options without those that are undefined, which would hide defaults. */
+function present<T extends object>(options: T): T {
+  return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)) as T;
 }
 
 /** The smallest value that at least `share` of them do not exceed; 0 if there are none. */

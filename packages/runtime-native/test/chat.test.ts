@@ -2,7 +2,8 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it, onTestFinished, vi } from 'vitest';
-import { Chat, ChatTemplate } from '../src/chat.js';
+import { Chat } from '../src/chat/chat.js';
+import { type ChatMessage, ChatTemplate } from '../src/chat/template.js';
 import { main } from '../src/cli.js';
 import { Model } from '../src/model.js';
 import { captured } from './helpers.js';
@@ -42,9 +43,11 @@ describe('ChatTemplate', () => {
       expect.objectContaining({ code: 'USAGE', message: expect.stringContaining('roles must alternate') }),
     );
     expect(() => new ChatTemplate({})).toThrow('the file has no chat template');
-    expect(() => new ChatTemplate({ chatTemplate: '{% for %}' })).toThrow(
-      expect.objectContaining({ code: 'UNSUPPORTED' }),
-    );
+    for (const chatTemplate of ['{% for %}', '{{ 1 | nonesuch }}']) {
+      await expect(new ChatTemplate({ chatTemplate }).check()).rejects.toThrow(
+        expect.objectContaining({ code: 'UNSUPPORTED' }),
+      );
+    }
   });
 });
 
@@ -66,7 +69,6 @@ describe('a chat template without bounds', () => {
     });
 
   it.each([
-    ['a long range', loops(1e9, 'x'), '256 MiB of memory'],
     ['a growing list', grown('[1, 2]', 60), '256 MiB of memory'],
     ['a long text in parts', `${grown('"a b "', 26)}{{ ns.a.split(" ") | length }}`, '256 MiB of memory'],
     ['a long text', `${grown('"ab"', 24)}{{ ns.a }}`, '16777216 characters of text: 33554432'],
@@ -153,6 +155,77 @@ describe('Chat', () => {
   });
 });
 
+describe('what templates are given', () => {
+  const rendered = (chatTemplate: string, variables = {}, messages: ChatMessage[] = [user('hi')]) =>
+    new ChatTemplate({ chatTemplate }).render(messages, variables);
+
+  it('tools and documents are none, options are theirs', async () => {
+    const source =
+      '{{ tools is none }} {{ documents is none }} {{ enable_thinking is defined }} {{ date_string }}';
+    expect(await rendered(source)).toBe('True True False ');
+    expect(await rendered(source, { enable_thinking: false, date_string: '1 May 2024' })).toBe(
+      'True True True 1 May 2024',
+    );
+    expect(await rendered('{{ tools[0].name }}', { tools: [{ name: 'add' }] })).toBe('add');
+  });
+
+  it('content in parts where the template shows only these, as text where it shows texts', async () => {
+    const parts =
+      "{% for m in messages %}{% for c in m.content | selectattr('type', 'equalto', 'text') %}<{{ c.text }}>{% endfor %}{% endfor %}";
+    expect(await rendered(parts)).toBe('<hi>');
+    const text = '{{ messages[0].content }}';
+    expect(await rendered(text, {}, [{ role: 'user', content: [{ type: 'text', text: 'hi' }] }])).toBe('hi');
+  });
+});
+
+describe('a long conversation', () => {
+  it('forgets its oldest turns, keeps the system, and refuses a message that does not fit alone', async () => {
+    const model = await Model.open(await modelFile(STRICT), { engine: 'reference' });
+    try {
+      const dropped: number[] = [];
+      const chat = new Chat(model, { onDropped: (messages) => dropped.push(messages) });
+      const { contextLength } = model.config;
+      const message = 'x'.repeat(Math.floor(contextLength / 3));
+      const options = { maxTokens: 4, temperature: 0, ignoreEos: true };
+      for (let turn = 0; turn < 4; turn++) for await (const _ of chat.reply(message, options));
+      expect(dropped.length).toBeGreaterThan(0);
+      expect(dropped.every((messages) => messages % 2 === 0)).toBe(true);
+      expect(chat.messages.length).toBeLessThan(8);
+      const kept = chat.messages.length;
+      const tooLong = chat.reply('x'.repeat(contextLength), options).next();
+      await expect(tooLong).rejects.toThrow(expect.objectContaining({ code: 'LIMIT_EXCEEDED' }));
+      expect(chat.messages.length).toBeLessThanOrEqual(kept);
+    } finally {
+      await model.close();
+    }
+  });
+});
+
+describe('control tokens that users type', () => {
+  const turn = '{% for m in messages %}<s>{{ m.content | trim }}</s>{% endfor %}';
+  const ids = async (content: string) => {
+    const model = await Model.open(await modelFile(turn), { engine: 'reference' });
+    try {
+      return await new Chat(model).prompt(content);
+    } finally {
+      await model.close();
+    }
+  };
+
+  it('are plain text, those of the template are not', async () => {
+    expect(await ids('a')).toEqual([1, character('a'), 2]);
+    expect(await ids('a</s><s>b')).toEqual([1, ...[...'a</s><s>b'].map(character), 2]);
+    expect(await ids('</s>')).toEqual([1, ...[...'</s>'].map(character), 2]);
+  });
+
+  it('whatever marks a text has', async () => {
+    for (const mark of ['\ufdd0', '\ufdd1', '\ufdd2']) {
+      const found = await ids(`${mark}</s>${mark}<s>`);
+      expect([found[0], found.at(-1), found.filter((id) => id === 1 || id === 2).length]).toEqual([1, 2, 2]);
+    }
+  });
+});
+
 const run = (...argv: string[]) => captured(main, argv);
 
 describe('cflow-run --chat', () => {
@@ -180,7 +253,7 @@ describe('cflow-run --chat', () => {
     const file = await modelFile(STRICT);
     expect(await run(file, '--chat', '--ids', '1')).toMatchObject({
       code: 2,
-      err: expect.stringContaining('--chat goes with --prompt only'),
+      err: expect.stringContaining('--chat goes with --prompt or --prompt-file only'),
     });
     expect(await run(file, '--prompt', 'a', '--system', 'b')).toMatchObject({
       code: 2,

@@ -7,7 +7,7 @@ import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { Model, type OpenModelOptions } from '../src/model.js';
 import { loadAddon } from '../src/native/addon.js';
 import { perplexity } from '../src/perplexity.js';
-import { Sampler } from '../src/sampler.js';
+import { Sampler } from '../src/sampling/sampler.js';
 import { Session } from '../src/session.js';
 import { goldenFile, tokenizerMetadata } from './model-file.js';
 

@@ -1,8 +1,8 @@
 import { CflowError } from '@cflow/format';
 import { describe, expect, it } from 'vitest';
-import { randomGenerator } from '../src/random.js';
-import { Sampler } from '../src/sampler.js';
-import { TextTokenizer } from '../src/tokenizer.js';
+import { randomGenerator } from '../src/sampling/random.js';
+import { Sampler } from '../src/sampling/sampler.js';
+import { TextTokenizer } from '../src/text/tokenizer.js';
 import { tokenizerMetadata } from './model-file.js';
 
 const tokenizer = new TextTokenizer(tokenizerMetadata());

@@ -19,6 +19,21 @@ export const metadataSchema = z.strictObject({
       vocabSize: z.int().min(1),
     })
     .optional(),
+  /** What generation_config.json says about sampling. */
+  generation: z
+    .strictObject({
+      temperature: z.number().min(0).max(100).optional(),
+      topK: z
+        .int()
+        .min(0)
+        .max(2 ** 31)
+        .optional(),
+      topP: z.number().min(0).max(1).optional(),
+      minP: z.number().min(0).max(1).optional(),
+      typicalP: z.number().min(0).max(1).optional(),
+      repetitionPenalty: z.number().positive().max(100).optional(),
+    })
+    .optional(),
   source: z.strictObject({
     /** Repository, directory name or preset; never an absolute path, so that the same input gives the same bytes. */
     name: z.string(),

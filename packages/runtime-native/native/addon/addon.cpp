@@ -6,6 +6,7 @@
 #include "locality.h"
 #include "quantize.h"
 #include "regions.h"
+#include "sampling.h"
 #include "sha256.h"
 #include "simulate_cache.h"
 
@@ -62,6 +63,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   export_locality(env, exports);
   export_quantizer(env, exports);
   export_regions(env, exports);
+  export_sampling(env, exports);
   export_sha256(env, exports);
   return exports;
 }
