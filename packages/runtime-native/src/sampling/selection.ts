@@ -28,7 +28,7 @@ const FIRST_BIN = (127 - 6) << (23 - BIN_SHIFT);
 const BINS = (16 << (23 - BIN_SHIFT)) + 2;
 
 const MIN_EXPONENT = -708;
-const LOG2_E = 1.4426950408889634;
+const LOG2_E = Math.LOG2E;
 const LN2_HIGH = 0.6931471803691238;
 const LN2_LOW = 1.9082149292705877e-10;
 /** Adding 1.5 · 2^52 rounds to an integer. */
@@ -106,7 +106,10 @@ export class Candidates {
       const ids = this.#idsOf(bin);
       for (let i = 0; i < count; i++) {
         reached += this.weight(ids[i]!);
-        if (reached >= enough) return this.#cutAt(bin, i + 1);
+        if (reached >= enough) {
+          this.#cutAt(bin, i + 1);
+          return;
+        }
       }
     }
   }
@@ -198,7 +201,7 @@ const bits = new Int32Array(depths.buffer);
 function binOfDepth(depth: number): number {
   depths[0] = depth;
   const bin = (bits[0]! >> BIN_SHIFT) - FIRST_BIN + 1;
-  return bin < 0 ? 0 : bin > BINS - 1 ? BINS - 1 : bin;
+  return Math.min(Math.max(bin, 0), BINS - 1);
 }
 
 /** Chooses an id in TypeScript. */

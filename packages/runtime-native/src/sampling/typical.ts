@@ -18,8 +18,11 @@ export function typical(candidates: Candidates, share: number, random: number): 
     if (reached >= share * total) break;
   }
   let left = random * reached;
-  const chosen = kept.find((i) => (left -= weights[i]!) < 0) ?? kept.at(-1)!;
-  return ids[chosen]!;
+  for (const i of kept) {
+    left -= weights[i]!;
+    if (left < 0) return ids[i]!;
+  }
+  return ids[kept.at(-1)!]!;
 }
 
 const sum = (values: readonly number[]) => values.reduce((total, value) => total + value, 0);

@@ -3,6 +3,7 @@ import { Utf8Boundary } from './utf8.js';
 
 /** What the stream needs of a tokenizer. */
 export interface Detokenizer {
+  /** Text of ids, without special tokens. */
   decode(ids: readonly number[]): string;
   /** Bytes that the decoder may join with those of the next token; `none` for a token that it skips. */
   bytesOf(id: number): readonly number[] | 'none' | undefined;
