@@ -93,5 +93,5 @@ it('a report takes a limited number of figures, in little time', { timeout: 30_0
   const most = await write('most.json', many(5000));
   expect((await captured(main, ['report', most, '--output', join(dir, 'most.html')])).code).toBe(0);
   const { code, err } = await captured(main, ['report', await write('more.json', many(5001)), '--svg', dir]);
-  expect([code, err]).toEqual([12, expect.stringContaining('5001 metrics, a report has at most 5000')]);
+  expect([code, err]).toEqual([12, expect.stringContaining('5001 metrics, limit 5000 per report')]);
 });

@@ -48,7 +48,7 @@ export async function loadPeer(
     const found = resolveFrom(folder);
     if (found) return (await import(pathToFileURL(found).href)) as Peer;
   }
-  throw new CflowError('UNSUPPORTED', `llama.cpp is measured through ${PEER}, which is not installed`, {
+  throw new CflowError('UNSUPPORTED', `the comparison with llama.cpp needs ${PEER}, which is not installed`, {
     field: 'gguf',
     remedy: `npm install --no-save ${PEER}@${PEER_VERSION}`,
   });
@@ -99,7 +99,7 @@ export async function withLlama<T>(
     const start = performance.now();
     const model = await llama.loadModel({ modelPath: file }).catch((cause: unknown) => {
       const why = cause instanceof Error ? cause.message : String(cause);
-      throw new CflowError('FORMAT_INVALID', `llama.cpp does not read it: ${why}`, {
+      throw new CflowError('FORMAT_INVALID', `llama.cpp cannot read it: ${why}`, {
         file,
         remedy: 'name a whole GGUF of a model that it knows',
         cause,

@@ -63,7 +63,7 @@ const MOST_METRICS = 5000;
 function requireFew(results: readonly NamedResult[]): void {
   const count = results.reduce((sum, { result }) => sum + result.metrics.length, 0);
   if (count <= MOST_METRICS) return;
-  throw new CflowError('LIMIT_EXCEEDED', `${count} metrics, a report has at most ${MOST_METRICS}`, {
+  throw new CflowError('LIMIT_EXCEEDED', `${count} metrics, limit ${MOST_METRICS} per report`, {
     file: results.map(({ name }) => name).join(', '),
     value: count,
     limit: MOST_METRICS,

@@ -73,5 +73,8 @@ export async function checkOutput(
   await checkTarget(target, await inputsOf(args), true);
   const folder = dirname(resolve(target));
   if (!(await isFolder(folder)))
-    throw new CflowError('WRITE_FAILED', `there is no folder ${folder}`, { file: target, remedy: 'make it' });
+    throw new CflowError('WRITE_FAILED', `directory ${folder} does not exist`, {
+      file: target,
+      remedy: 'create it',
+    });
 }

@@ -38,7 +38,7 @@ export class MemoryGroup {
       return new MemoryGroup(folder, limit);
     } catch (error) {
       await rmdir(folder).catch(() => undefined);
-      return `no memory cgroup (v1) can be made: ${errno(error)}`;
+      return `cannot create a memory cgroup (v1): ${errno(error)}`;
     }
   }
 

@@ -1,5 +1,4 @@
-/** What the commands share. */
-
+/** Options, checks of values, and output that the commands share. */
 import { CflowError } from '@cflow/format';
 import { writeOutput } from '@cflow/format/node';
 import { IO_DEFAULTS, type IoChoice, parseBytes, threadBudget } from '@cflow/runtime-native';
@@ -16,24 +15,24 @@ const DEFAULT_BLOCK = `${IO_DEFAULTS.block / 2 ** 20}MiB`;
 export const SHARED = {
   model: { type: 'string', demandOption: true, describe: '.cflow or .vflow' },
   gguf: { type: 'string', describe: 'the same weights for llama.cpp (see synth --format gguf)' },
-  texts: { type: 'string', describe: 'file of texts, split at <|endoftext|>' },
-  threads: { type: 'number', describe: 'threads that compute [default: CPUs allowed]' },
-  runs: { type: 'number', default: 3, describe: 'of each, in turns' },
-  tokens: { type: 'number', default: 64, describe: 'to decode one by one, timed' },
+  texts: { type: 'string', describe: 'text file; <|endoftext|> separates documents' },
+  threads: { type: 'number', describe: 'compute threads [default: CPUs allowed]' },
+  runs: { type: 'number', default: 3, describe: 'runs of each, interleaved' },
+  tokens: { type: 'number', default: 64, describe: 'tokens decoded, timed' },
   prefill: { type: 'number', default: 512, describe: 'tokens of the timed prompt' },
-  warmup: { type: 'number', default: 128, describe: 'tokens before anything is timed' },
-  context: { type: 'number', default: 0, describe: 'tokens before a second timed decode; 0: none' },
-  memory: { type: 'string', describe: 'what the process may use, as 2GiB or 1500MB' },
-  shares: { type: 'number', array: true, default: [15, 35, 70], describe: '% of the experts in memory' },
-  layers: { type: 'number', describe: 'of a geometry [default: its own]' },
-  seed: { type: 'number', default: 1, describe: 'same seed, same numbers' },
-  save: { type: 'string', describe: 'write the result, for compare and report' },
+  warmup: { type: 'number', default: 128, describe: 'tokens processed before anything is timed' },
+  context: { type: 'number', default: 0, describe: 'context depth of a second timed decode; 0: none' },
+  memory: { type: 'string', describe: 'memory limit of the process, e.g. 2GiB or 1500MB' },
+  shares: { type: 'number', array: true, default: [15, 35, 70], describe: 'experts in memory, %' },
+  layers: { type: 'number', describe: 'number of layers [default: that of the geometry]' },
+  seed: { type: 'number', default: 1, describe: 'seed of the random generator' },
+  save: { type: 'string', describe: 'write a result file, for compare and report' },
   directory: {
     type: 'string',
-    describe: 'for temporary files [default: the system’s]',
+    describe: 'directory for temporary files [default: that of the system]',
   },
-  'io-block': { type: 'string', default: DEFAULT_BLOCK, describe: 'bytes of a read, as 1MiB' },
-  'io-depth': { type: 'number', default: IO_DEFAULTS.depth, describe: 'reads under way at once' },
+  'io-block': { type: 'string', default: DEFAULT_BLOCK, describe: 'read size, e.g. 1MiB' },
+  'io-depth': { type: 'number', default: IO_DEFAULTS.depth, describe: 'queue depth: concurrent reads' },
 } as const;
 
 /** @throws CflowError USAGE unless it is a whole number from `least` to `most` */
@@ -72,11 +71,11 @@ export function ioOf(args: { readonly 'io-block': string; readonly 'io-depth': n
   const depth = count('io-depth', args['io-depth'], 256);
   const limit = Math.floor(memoryLimit() / 2);
   if (block * depth <= limit) return { ...IO_DEFAULTS, block, depth };
-  throw new CflowError('MEMORY', `--io-block times --io-depth is ${block * depth} bytes, at most ${limit}`, {
+  throw new CflowError('MEMORY', `--io-block times --io-depth is ${block * depth} bytes, limit ${limit}`, {
     field: 'io-depth',
     value: block * depth,
     limit,
-    remedy: 'fewer or smaller reads; half of the memory is for them',
+    remedy: 'use fewer or smaller reads; they may take half of the memory',
   });
 }
 

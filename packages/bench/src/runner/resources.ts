@@ -93,9 +93,9 @@ export async function temporaryFolder<T>(
 ): Promise<T> {
   throwIfInterrupted();
   const folder = await mkdtemp(join(parent, `cflow-${name}-`)).catch((cause: unknown) => {
-    throw new CflowError('WRITE_FAILED', `no temporary folder can be made: ${errno(cause)}`, {
+    throw new CflowError('WRITE_FAILED', `cannot create a temporary directory: ${errno(cause)}`, {
       file: parent,
-      remedy: 'name a folder that can be written',
+      remedy: 'name a writable directory',
       cause,
     });
   });

@@ -24,7 +24,7 @@ export interface Reader {
  * @throws CflowError USAGE without a tokenizer, or without a token
  */
 export function textIds(texts: string, { tokenizer, contextLength }: Reader, tokens: number): number[][] {
-  if (!tokenizer) throw new CflowError('USAGE', 'the model has no tokenizer, so texts cannot be read');
+  if (!tokenizer) throw new CflowError('USAGE', 'the model has no tokenizer for the texts');
   const sequences: number[][] = [];
   let left = tokens;
   for (const story of splitStories(texts)) {
@@ -34,7 +34,7 @@ export function textIds(texts: string, { tokenizer, contextLength }: Reader, tok
     left -= ids.length;
   }
   if (sequences.length) return sequences;
-  throw new CflowError('USAGE', 'the texts hold no token');
+  throw new CflowError('USAGE', 'the texts contain no token');
 }
 
 /** Chooses what follows, given the logits. Undefined ends the sequence. */

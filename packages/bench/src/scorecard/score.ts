@@ -55,7 +55,7 @@ export async function committedResults(
   const files = await readdir(directory).catch((cause: unknown) => {
     throw new CflowError('NOT_READABLE', `cannot open: ${errno(cause)}`, {
       file: directory,
-      remedy: 'name a folder of result files',
+      remedy: 'name a directory of result files',
       cause,
     });
   });

@@ -18,23 +18,23 @@ function options(y: Builder) {
     .option('format', {
       choices: FORMATS,
       default: 'checkpoint' as (typeof FORMATS)[number],
-      describe: 'a checkpoint directory to convert, or a model as it is, also for llama.cpp',
+      describe: 'a checkpoint to convert, or a model file; gguf for llama.cpp',
     })
     .option('geometry', {
       type: 'string',
       default: 'llama-tiny',
       choices: GEOMETRIES,
-      describe: 'whose shapes',
+      describe: 'shapes of the model',
     })
     .option('bytes', {
       type: 'string',
-      describe: 'about so much of weights, as 2GB, by the number of layers',
+      describe: 'approximate size of the weights, e.g. 2GB, reached by the number of layers',
     })
-    .option('layers', { ...SHARED.layers, describe: `${SHARED.layers.describe}; models only` })
-    .option('shards', { type: 'number', describe: 'files of a checkpoint [default: 1]' })
+    .option('layers', { ...SHARED.layers, describe: `${SHARED.layers.describe}; model files only` })
+    .option('shards', { type: 'number', describe: 'shards of a checkpoint [default: 1]' })
     .option('dtype', {
       choices: DTYPES,
-      describe: 'of the weights [default: bf16 for a checkpoint, q4_0 for a model]',
+      describe: 'dtype of the weights [default: bf16 for a checkpoint, q4_0 for a model file]',
     })
     .option('seed', SHARED.seed)
     .option('overwrite', { type: 'boolean', default: false, describe: 'replace an existing file' })

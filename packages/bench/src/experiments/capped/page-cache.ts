@@ -16,7 +16,7 @@ export async function dropPages(file: string): Promise<void> {
   try {
     await promisify(execFile)('dd', [`if=${file}`, 'iflag=nocache', 'count=0', 'status=none']);
   } catch (cause) {
-    throw new CflowError('UNSUPPORTED', 'the page cache of a file is dropped by dd, which failed', {
+    throw new CflowError('UNSUPPORTED', 'dd cannot drop the page cache of the file', {
       file,
       cause,
       remedy: 'install GNU coreutils',

@@ -35,7 +35,7 @@ export const peers = experiment({
       })
       .option('texts', {
         ...texts,
-        describe: `${texts.describe}, of which these are [default: pseudo-random]`,
+        describe: `${texts.describe} [default: pseudo-random tokens]`,
       })
       .option('directory', { type: 'string', describe: 'keep the files here [default: removed]' }),
   timed: true,
