@@ -18,6 +18,8 @@ export * from './model/streams.js';
 export * from './plan/analysis.js';
 export * from './plan/build.js';
 export * from './plan/print.js';
+export * from './plan/schedule.js';
+export * from './plan/steps.js';
 export * from './plan/types.js';
 export * from './tiles/dtype.js';
 export * from './tiles/f16.js';

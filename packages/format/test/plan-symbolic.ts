@@ -77,17 +77,21 @@ export interface Outcome {
   logits: string;
 }
 
+/** What all threads share in a phase, as `docs/architecture.md` says it; written apart from the step table. */
+const PARALLEL = new Set(['matvec', 'attend', 'expertsUp', 'expertsDown']);
+
 /**
- * Executes the plan. Steps of a phase all read what stood there before the phase, so a dependency inside a phase
- * gives a wrong formula.
+ * Executes the plan. The parallel steps of a phase all read what stood there before the phase, so a dependency among them
+ * gives a wrong formula; the serial ones follow in their order.
  */
 export function execute(plan: ExecutionPlan, s: Symbols): Outcome {
   const memory = new Map<string, Value>();
   const residuals: string[] = [];
   for (let phase = 0; phase < plan.phaseCount; phase++) {
     const before = new Map(memory);
-    const read = (name: string): Value => before.get(name) ?? s.atom(`unwritten ${name}`);
     for (const step of plan.steps.filter((candidate) => candidate.phase === phase)) {
+      const seen = PARALLEL.has(step.op) ? before : memory;
+      const read = (name: string): Value => seen.get(name) ?? s.atom(`unwritten ${name}`);
       for (const [name, value] of outputs(step, read, s)) memory.set(name, value);
     }
     for (const r of plan.residuals)
@@ -107,11 +111,13 @@ function outputs(step: PlanStep, read: (name: string) => Value, s: Symbols): [st
     case 'rmsNorm':
       return [[step.out, s.apply(`norm ${step.weight?.tensor}`, read(step.input))]];
     case 'matvec':
-      return step.outs.map((out, i) => [out, s.apply(`matrix ${step.weights[i]!.tensor}`, read(step.input))]);
+      return step.outs.map(({ out, matrix }) => [out, s.apply(`matrix ${matrix.tensor}`, read(step.input))]);
+    case 'plainMatvec':
+      return [[step.out, s.apply(`matrix ${step.weight.tensor}`, read(step.input))]];
     case 'rope':
     case 'softcap':
       return [[step.buffer, s.apply(step.op, read(step.buffer))]];
-    case 'cacheAppend':
+    case 'append':
       return [
         [`k${step.cache}`, read(step.k)],
         [`v${step.cache}`, read(step.v)],
@@ -124,8 +130,11 @@ function outputs(step: PlanStep, read: (name: string) => Value, s: Symbols): [st
       return [[step.out, s.apply('glu', read(step.gate), read(step.up))]];
     case 'route':
       return [[step.out, s.apply('route', read(step.logits))]];
-    case 'experts':
-      return [[step.out, s.apply(`experts ${step.layer}`, read(step.input), read(step.routing))]];
+    case 'expertsUp':
+      // Both halves together are one function of input and routing.
+      return [[step.hidden, s.apply(`experts ${step.layer}`, read(step.input), read(step.routing))]];
+    case 'expertsDown':
+      return [[step.out, read(step.hidden)]];
     case 'sum':
       return [
         [step.out, add(...step.terms.map((t, i): [Value, number] => [read(t), step.coefficients[i]!]))],

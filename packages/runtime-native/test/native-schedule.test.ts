@@ -1,5 +1,7 @@
 /** The lowering and the schedule, without the addon: stages must mean what the order of the program means. */
 import {
+  barrierCount,
+  barriersPerToken,
   buildPlan,
   DTYPES,
   type Dtype,
@@ -8,18 +10,24 @@ import {
   type ModelConfig,
   NO_EXPERT,
   openModel,
+  type Phase,
   PRESETS,
+  type ProgramStep,
   parseModelConfig,
+  type SchedulableStep,
+  schedule,
+  stepRun,
+  type TiledMatrix,
+  TRANSFER_MODES,
 } from '@cflow/format';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { GRID, OTHERS } from '../../format/test/plan-configs.js';
 import { type LowerOptions, lowerPlan } from '../src/native/lower.js';
-import type { NativeProgram, NativeStep, TiledMatrix } from '../src/native/program.js';
-import { barrierCount, type SchedulableStep, schedule } from '../src/native/schedule.js';
+import type { NativeProgram } from '../src/native/program.js';
 import { goldenJson } from './helpers.js';
 import { countingSource, goldenFile, layoutOnly } from './model-file.js';
-import { effects, expectSameMeaning } from './schedule-machine.js';
+import { effects, expectSameMeaning, planEffects } from './schedule-machine.js';
 
 const planOf = (config: ModelConfig) => buildPlan(config, { transfers: 'none' });
 
@@ -61,6 +69,16 @@ const CONFIGS: [string, ModelConfig][] = [
   ['llama', llama(3)],
 ];
 
+/** The stages that an engine makes of phases: what opens a phase comes behind what went before it. */
+const asStages = (phases: readonly Phase[]) => [
+  { parallel: [], serial: [], transfers: phases[0]?.transfer ?? [] },
+  ...phases.map(({ parallel, serial }, i) => ({
+    parallel,
+    serial,
+    transfers: phases[i + 1]?.transfer ?? [],
+  })),
+];
+
 describe('schedule', () => {
   it.each(CONFIGS)('%s means the same in stages', (_name, config) => {
     for (const arithmetic of ['q8', 'f32'] as const) {
@@ -79,23 +97,51 @@ describe('schedule', () => {
     const step = fc.record({
       reads: fc.array(name, { maxLength: 3 }),
       writes: fc.uniqueArray(name, { minLength: 1, maxLength: 2 }),
-      kind: fc.constantFrom('parallel', 'serial', 'transfers'),
+      runs: fc.constantFrom('parallel', 'serial', 'transfer'),
       late: fc.boolean(),
     });
     fc.assert(
       fc.property(fc.array(step, { maxLength: 40 }), fc.boolean(), (steps: SchedulableStep[], delayAware) => {
-        const stages = schedule(steps, { delayAware });
-        expectSameMeaning(steps, stages);
-        const early = !steps.some(({ late }) => late);
-        if (!delayAware && early) expect(stages.every(({ parallel }) => parallel.length <= 1)).toBe(true);
+        const phases = schedule(steps, { delayAware });
+        expectSameMeaning(steps, asStages(phases));
+        if (!delayAware) expect(phases.every(({ parallel }) => parallel.length <= 1)).toBe(true);
       }),
       { numRuns: 500, seed: 1 },
     );
   });
 
+  it.each(CONFIGS)('%s: the phases of the plan mean what its order means', (_name, config) => {
+    for (const transfers of TRANSFER_MODES) {
+      const { steps, phaseCount } = buildPlan(config, { transfers });
+      const phases = Array.from({ length: phaseCount }, (_, phase) => {
+        const own = (runs: string) =>
+          [...steps.entries()].flatMap(([i, step]) =>
+            step.phase === phase && stepRun(step) === runs ? [i] : [],
+          );
+        return { transfer: own('transfer'), parallel: own('parallel'), serial: own('serial') };
+      });
+      expectSameMeaning(steps.map(planEffects), asStages(phases));
+    }
+  });
+
+  it('a step does not precede the phase of the one that it names', () => {
+    const step = (writes: string, reads: string[], notBefore?: number): SchedulableStep => ({
+      runs: 'parallel',
+      reads,
+      writes: [writes],
+      notBefore,
+    });
+    const steps = [step('a', []), step('b', ['a']), step('c', []), step('d', [], 1)];
+    const phases = schedule(steps, { delayAware: true });
+    expect(phases.map(({ parallel }) => parallel)).toEqual([
+      [0, 2],
+      [1, 3],
+    ]);
+  });
+
   it('puts independent parallel steps into one stage and dependent ones behind each other', () => {
     const step = (parallel: boolean, reads: string[], writes: string[]): SchedulableStep => ({
-      kind: parallel ? 'parallel' : 'serial',
+      runs: parallel ? 'parallel' : 'serial',
       reads,
       writes,
     });
@@ -110,9 +156,9 @@ describe('schedule', () => {
       step(true, ['g'], ['x']),
     ];
     expect(schedule(steps, { delayAware: true })).toEqual([
-      { parallel: [], serial: [0], transfers: [] },
-      { parallel: [1, 2], serial: [3, 5], transfers: [] },
-      { parallel: [4, 6], serial: [], transfers: [] },
+      { transfer: [], parallel: [], serial: [0] },
+      { transfer: [], parallel: [1, 2], serial: [3, 5] },
+      { transfer: [], parallel: [4, 6], serial: [] },
     ]);
     expect(barrierCount(schedule(steps, { delayAware: true }))).toBe(2);
     expect(barrierCount(schedule(steps, { delayAware: false }))).toBe(4);
@@ -161,9 +207,25 @@ describe('schedule', () => {
     const count = (delayAware: boolean) => barrierCount(lower(config, { delayAware }).stages);
     expect([count(true), count(false)]).toEqual([aware, unaware]);
   });
+
+  it.each(CONFIGS)('%s: plan and program have the same barriers', (_name, config) => {
+    for (const transfers of TRANSFER_MODES) {
+      const plan = buildPlan(config, { transfers });
+      const placement =
+        transfers === 'none'
+          ? undefined
+          : { streams: new Set<string>(), experts: plan.config.layers.some((l) => l.experts) };
+      for (const delayAware of [true, false]) {
+        for (const arithmetic of ['q8', 'f32'] as const) {
+          const { stages } = lower(config, { delayAware, arithmetic, placement }, 'q4_0', plan);
+          expect(barriersPerToken(plan, { delayAware })).toBe(barrierCount(stages));
+        }
+      }
+    }
+  });
 });
 
-const int8Readers = (step: NativeStep): number | undefined =>
+const int8Readers = (step: ProgramStep): number | undefined =>
   step.op === 'matvec' || step.op === 'gatedMatvec' || step.op === 'expertsUp'
     ? step.input
     : step.op === 'expertsDown'

@@ -11,7 +11,7 @@ import { describe, expect, it } from 'vitest';
 import { GRID, OTHERS } from '../../format/test/plan-configs.js';
 import { Model } from '../src/model.js';
 import { lowerPlan } from '../src/native/lower.js';
-import type { NativeProgram, NativeStep } from '../src/native/program.js';
+import type { NativeProgram } from '../src/native/program.js';
 import { modelSizes } from '../src/tiers/estimate.js';
 import { goldenJson, type Trace } from './helpers.js';
 import { goldenFile, layoutOnly } from './model-file.js';
@@ -36,13 +36,13 @@ const CONFIGS: [string, ModelConfig][] = [
 const ARMS = TRANSFER_MODES.filter((mode) => mode !== 'none');
 
 /** What a step uses of what is fetched. */
-function uses(step: NativeStep): string | undefined {
+function uses(step: NativeProgram['steps'][number]): string | undefined {
   if ((step.op === 'expertsUp' || step.op === 'expertsDown') && step.bank >= 0) return `bank ${step.bank}`;
   if ((step.op === 'matvec' || step.op === 'gatedMatvec') && step.stream >= 0) return `stream ${step.stream}`;
   return undefined;
 }
 
-function named(step: NativeStep): string {
+function named(step: NativeProgram['steps'][number]): string {
   if ('bank' in step) return `bank ${step.bank}`;
   return 'stream' in step ? `stream ${step.stream}` : '';
 }

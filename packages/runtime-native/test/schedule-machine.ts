@@ -1,9 +1,11 @@
 /** What steps read and write, and a machine that runs them in stages, to compare with the order of the program. */
-import { expect } from 'vitest';
-import type { NativeStep, Stage } from '../src/native/program.js';
 
-/** Written apart from src/native/access.ts: which buffers an instruction reads and writes, as the program's docs say. */
-export function effects(step: NativeStep, int8: boolean): Effects {
+import type { PlanStep, ProgramStep } from '@cflow/format';
+import { expect } from 'vitest';
+import type { Stage } from '../src/native/program.js';
+
+/** Written apart from the step table: which buffers an instruction reads and writes, as the program's docs say. */
+export function effects(step: ProgramStep, int8: boolean): Effects {
   const tiled = (id: number) => (int8 ? `int8 ${id}` : `${id}`);
   switch (step.op) {
     case 'embed':
@@ -48,6 +50,39 @@ export function effects(step: NativeStep, int8: boolean): Effects {
       return { reads: [`${step.buffer}`], writes: [`${step.buffer}`] };
     default:
       return { reads: [`${step.input}`], writes: [`${step.out}`] };
+  }
+}
+
+/** The same of a step of a plan. */
+export function planEffects(step: PlanStep): Effects {
+  switch (step.op) {
+    case 'embed':
+      return { reads: ['token'], writes: [step.out] };
+    case 'matvec':
+      return { reads: [step.input], writes: step.outs.map(({ out }) => out) };
+    case 'append':
+      return { reads: [step.k, step.v, `cache ${step.cache}`], writes: [`cache ${step.cache}`] };
+    case 'attend':
+      return { reads: [step.q, `cache ${step.cache}`], writes: [step.out] };
+    case 'glu':
+      return { reads: [step.gate, step.up], writes: [step.out] };
+    case 'route':
+      return { reads: [step.logits], writes: [step.out] };
+    case 'expertsUp':
+      return { reads: [step.input, step.routing], writes: [step.hidden] };
+    case 'expertsDown':
+      return { reads: [step.hidden, step.routing], writes: [step.out] };
+    case 'sum':
+      return { reads: step.terms, writes: [step.out] };
+    case 'rope':
+    case 'softcap':
+      return { reads: [step.buffer], writes: [step.buffer] };
+    case 'call':
+      return { reads: step.target.kind === 'experts' ? [step.target.routing] : [], writes: [] };
+    case 'sync':
+      return { reads: [], writes: [] };
+    default:
+      return { reads: [step.input], writes: [step.out] };
   }
 }
 

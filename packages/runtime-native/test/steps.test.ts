@@ -8,7 +8,7 @@ const ref = (name: string) => ({ stream: 's', tensor: name });
 describe('steps by hand', () => {
   it('embed scales the row of the token', async () => {
     const tensors = new Map([['e', tensor([3, 2], [1, 2, 3, 4, 5, 6])]]);
-    const step = { op: 'embed', weight: ref('e'), scale: 2, out: 'x' } as const;
+    const step = { op: 'embed', matrix: ref('e'), scale: 2, out: 'x' } as const;
     expect((await runAlone(step, { x: [0, 0] }, { tensors, token: 2 })).x).toEqual([10, 12]);
   });
 
@@ -35,9 +35,10 @@ describe('steps by hand', () => {
     const step = {
       op: 'matvec',
       input: 'x',
-      weights: [ref('a'), ref('b')],
-      biases: [ref('ab'), ref('bb')],
-      outs: ['y', 'z'],
+      outs: [
+        { out: 'y', matrix: ref('a'), bias: ref('ab') },
+        { out: 'z', matrix: ref('b'), bias: ref('bb') },
+      ],
     } as const;
     const out = await runAlone(step, { x: [10, 100], y: [0], z: [0, 0] }, { tensors });
     expect([out.y, out.z]).toEqual([[210.5], [430, 649]]);
@@ -82,8 +83,8 @@ describe('steps by hand', () => {
       headDim: 1,
       scale: 1,
     } as const;
-    expect((await runAlone({ ...base, slidingWindow: 2 }, { q: [1], o: [0] }, { cache })).o).toEqual([3]);
-    expect((await runAlone({ ...base, slidingWindow: 1 }, { q: [1], o: [0] }, { cache })).o).toEqual([4]);
+    expect((await runAlone({ ...base, window: 2 }, { q: [1], o: [0] }, { cache })).o).toEqual([3]);
+    expect((await runAlone({ ...base, window: 1 }, { q: [1], o: [0] }, { cache })).o).toEqual([4]);
   });
 
   it('attend soft-caps the scaled scores', async () => {
@@ -146,18 +147,14 @@ describe('steps by hand', () => {
         ] as [string, ReturnType<typeof tensor>][];
       }),
     );
-    const step = {
-      op: 'experts',
-      layer: 3,
-      input: 'x',
-      routing: 'r',
-      topK: 2,
-      dim: 1,
-      activation: 'silu',
-      out: 'm',
-    } as const;
+    const chosen = { layer: 3, routing: 'r', topK: 2, dim: 1 };
+    const up = { op: 'expertsUp', ...chosen, input: 'x', activation: 'silu', hidden: 'h' } as const;
+    const down = { op: 'expertsDown', ...chosen, hidden: 'h', out: 'm' } as const;
+    const routing = [2, 0, 0.75, 0.25];
     // silu(1000 · 2) = 2000, times up 2 = 4000; experts 2 (×100, weight ¾) and 0 (×1, weight ¼).
-    const { m } = await runAlone(step, { x: [2], r: [2, 0, 0.75, 0.25], m: [7] }, { tensors });
+    const { h } = await runAlone(up, { x: [2], r: routing, h: [7, 7] }, { tensors });
+    expect(h).toEqual([4000, 4000]);
+    const { m } = await runAlone(down, { h: h!, r: routing, m: [7] }, { tensors });
     expect(m).toEqual([301_000]);
   });
 

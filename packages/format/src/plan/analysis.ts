@@ -10,6 +10,7 @@ import {
 } from '../model/streams.js';
 import { DTYPES, type Dtype } from '../tiles/dtype.js';
 import { buildPlan, firstAsked } from './build.js';
+import { stepRun } from './steps.js';
 import type { ExecutionPlan } from './types.js';
 
 /** Bytes of the three streams of a layer; `expert` counts the top-k experts of a token. */
@@ -153,7 +154,11 @@ export function memoryEstimate(
   };
 }
 
-/** How often all threads wait for one another in a token: once between any two phases. */
-export function barriersPerToken(plan: ExecutionPlan): number {
-  return plan.phaseCount - 1;
+/**
+ * How often all threads wait for one another in a token: once for each phase with parallel steps.
+ * @param delayAware false: as if every parallel step had a phase of its own, in program order
+ */
+export function barriersPerToken({ steps }: ExecutionPlan, { delayAware = true } = {}): number {
+  const parallel = steps.filter((step) => stepRun(step) === 'parallel');
+  return delayAware ? new Set(parallel.map(({ phase }) => phase)).size : parallel.length;
 }

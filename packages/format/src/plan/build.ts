@@ -1,40 +1,59 @@
 /** From a configuration to the steps that an engine executes: the one place where architectures are told apart. */
 import type { ModelConfig } from '../model/config.js';
+import { PlanBuilder } from './builder.js';
 import { emitHead } from './layers.js';
-import { PlanBuilder, type Scheduled } from './phases.js';
+import { PHASE_PARTS, schedule } from './schedule.js';
+import { type StepBody, stepAccess, stepRun } from './steps.js';
 import { emitLayers } from './styles.js';
-import { transferSteps } from './transfers.js';
-import type { ExecutionPlan, PlanOptions, StepOp } from './types.js';
-
-export { stepAccess } from './phases.js';
+import { type PlacedTransfer, transferSteps } from './transfers.js';
+import type { ExecutionPlan, PlanOptions, PlanStep } from './types.js';
 
 /**
- * The plan of one token. Pure: the same config and options give the same plan, and the transfer mode changes nothing
- * but the `call` and `sync` steps (report §4.2 to §4.4).
+ * The plan of one token. Pure: the same config and options give the same plan, and the transfer mode changes no result:
+ * only the `call` and `sync` steps, and how late experts run that are fetched meanwhile (report §4.2 to §4.4).
  */
 export function buildPlan(config: ModelConfig, options: PlanOptions): ExecutionPlan {
   const b = new PlanBuilder(config, options.transfers === 'predict');
   const logits = emitHead(b, emitLayers(b));
-  b.placeDeferrable();
-  const steps = inOrder([...transferSteps(b, options.transfers), ...b.steps]);
+  const late = options.transfers === 'overlap' || options.transfers === 'predict';
+  const phases = schedule(
+    b.steps.map(({ body, notBefore }) => ({
+      ...stepAccess(body),
+      runs: stepRun(body),
+      late: late && isExpertStep(body),
+      notBefore,
+    })),
+    { delayAware: true, headFrom: b.head },
+  );
+  const phaseOf: number[] = [];
+  for (const [phase, parts] of phases.entries()) {
+    for (const part of PHASE_PARTS) for (const step of parts[part]) phaseOf[step] = phase;
+  }
+  const transfers = transferSteps(b, phaseOf, options.transfers);
+  const steps = phases.flatMap((parts, phase): PlanStep[] => [
+    ...transfersOf(transfers, phase),
+    ...[...parts.parallel, ...parts.serial].map((step) => ({ phase, ...b.steps[step]!.body })),
+  ]);
   return {
     config,
     options,
     buffers: [...b.buffers.values()],
     caches: b.caches,
-    steps: steps.map(({ phase, body }) => ({ phase, ...body })),
-    phaseCount: steps.at(-1)!.phase + 1,
-    residuals: b.residuals,
+    steps,
+    phaseCount: phases.length,
+    residuals: b.residuals.map(({ layer, buffer, step }) => ({ layer, buffer, phase: phaseOf[step]! })),
     logits,
   };
 }
 
-const RANK: Partial<Record<StepOp, number>> = { call: 0, sync: 1 };
+const isExpertStep = ({ op }: StepBody) => op === 'expertsUp' || op === 'expertsDown';
 
-/** By phase; within one, calls, then syncs, then the rest, each in the order of emission. */
-function inOrder(steps: Scheduled[]): Scheduled[] {
-  const rank = ({ body }: Scheduled) => RANK[body.op] ?? 2;
-  return steps.sort((x, y) => x.phase - y.phase || rank(x) - rank(y));
+/** The transfers of a phase: calls, then syncs. */
+function transfersOf(transfers: readonly PlacedTransfer[], phase: number): PlanStep[] {
+  const own = transfers
+    .filter((transfer) => transfer.phase === phase)
+    .map(({ body }) => ({ phase, ...body }));
+  return [...own.filter(({ op }) => op === 'call'), ...own.filter(({ op }) => op === 'sync')];
 }
 
 /**

@@ -1,28 +1,40 @@
 /** Plans for people: one line per step, grouped by phase, at most 100 columns. */
-import type { ExecutionPlan, StepBody, TransferTarget, WeightRef } from './types.js';
+import { barriersPerToken } from './analysis.js';
+import { type StepBody, type StepRun, stepRun, type TransferTarget, type WeightRef } from './steps.js';
+import type { ExecutionPlan } from './types.js';
 
 const COLUMNS = 100;
-const OP_WIDTH = 12;
+const PART_WIDTH = 10;
+const OP_WIDTH = 13;
+/** Where continued lines begin. */
+const INDENT = 2 + PART_WIDTH + OP_WIDTH + 2;
 
-/** The text of a plan: a summary, then every phase with its steps. Ends with a newline. */
+/** The text of a plan: a summary, then every phase with its steps: transfers, parallel ones, serial ones. Ends with a newline. */
 export function formatPlan(plan: ExecutionPlan): string {
   const lines = [...summary(plan)];
   const done = residualNotes(plan);
   let phase = -1;
+  let part: StepRun | undefined;
   for (const step of plan.steps) {
-    if (step.phase !== phase) lines.push('', `phase ${step.phase}${done.get(step.phase) ?? ''}`);
-    phase = step.phase;
-    lines.push(...wrap(`  ${step.op.padEnd(OP_WIDTH)}${describe(step)}`));
+    if (step.phase !== phase) {
+      lines.push('', `phase ${step.phase}${done.get(step.phase) ?? ''}`);
+      part = undefined;
+    }
+    const runs = stepRun(step);
+    const title = runs === part ? '' : runs;
+    [phase, part] = [step.phase, runs];
+    lines.push(...wrap(`  ${title.padEnd(PART_WIDTH)}${step.op.padEnd(OP_WIDTH)}${describe(step)}`));
   }
   return `${lines.join('\n')}\n`;
 }
 
-function* summary({ config, options, buffers, caches, steps, phaseCount }: ExecutionPlan): Generator<string> {
+function* summary(plan: ExecutionPlan): Generator<string> {
+  const { config, options, buffers, caches, steps, phaseCount } = plan;
   const floats = buffers.reduce((sum, { length }) => sum + length, 0);
   yield* wrap(`plan of ${config.name}: ${config.combineStyle}, transfers ${options.transfers}`);
   yield `delays: dense ${config.denseDelay}, experts ${config.expertDelay} layers`;
-  yield `${steps.length} steps in ${phaseCount} phases, ${phaseCount - 1} barriers a token`;
-  yield `${buffers.length} buffers of ${floats} f32, ${caches.length} key/value caches`;
+  yield `${steps.length} steps in ${phaseCount} phases, ${barriersPerToken(plan)} barriers a token`;
+  yield `${buffers.length} buffers of ${floats} f32, ${caches.length} KV caches`;
 }
 
 /** Which residual a phase completes, by phase. */
@@ -33,24 +45,31 @@ function residualNotes({ residuals }: ExecutionPlan): Map<number, string> {
 }
 
 const DESCRIBE: { [Op in StepBody['op']]: (step: Extract<StepBody, { op: Op }>) => string } = {
-  embed: ({ out, weight, scale }) =>
-    `${out} = ${weight.tensor}[token]${scale === 1 ? '' : ` * ${short(scale)}`}`,
+  embed: ({ out, matrix, scale }) =>
+    `${out} = ${matrix.tensor}[token]${scale === 1 ? '' : ` * ${short(scale)}`}`,
   call: ({ target, trigger }) => `${targetName(target)}, triggered by ${trigger}`,
   sync: ({ target }) => targetName(target),
   rmsNorm: ({ input, weight, groupSize, out }) =>
     `${out} = norm(${input})${weight ? ` * ${weight.tensor}` : ''}, groups of ${groupSize}`,
-  matvec: ({ input, weights, biases, outs }) =>
-    `${outs.join(', ')} = ${common(weights)} x ${input}${biases ? ` + ${common(biases)}` : ''}`,
+  matvec: ({ input, outs }) => {
+    const biases = outs.flatMap(({ bias }) => bias ?? []);
+    const names = outs.map(({ out }) => out).join(', ');
+    const matrices = common(outs.map(({ matrix }) => matrix));
+    return `${names} = ${matrices} x ${input}${biases.length ? ` + ${common(biases)}` : ''}`;
+  },
+  plainMatvec: ({ input, weight, out }) => `${out} = ${weight.tensor} x ${input}`,
   rope: ({ buffer, headDim, rope }) =>
     `${buffer}, heads of ${headDim}, theta ${rope.theta}, ${rope.rotaryDim} dims`,
-  cacheAppend: ({ cache, k, v }) => `cache ${cache} += ${k}, ${v}`,
-  attend: ({ cache, q, out, heads, kvHeads, headDim, slidingWindow }) =>
-    `${out} = attend(${q}, cache ${cache}), heads ${heads}:${kvHeads} x ${headDim}${slidingWindow ? `, window ${slidingWindow}` : ''}`,
+  append: ({ cache, k, v }) => `cache ${cache} += ${k}, ${v}`,
+  attend: ({ cache, q, out, heads, kvHeads, headDim, window }) =>
+    `${out} = attend(${q}, cache ${cache}), heads ${heads}:${kvHeads} x ${headDim}${window ? `, window ${window}` : ''}`,
   glu: ({ gate, up, activation, out }) => `${out} = ${activation}(${gate}) * ${up}`,
   route: ({ logits, topK, normalize, out }) =>
     `${out} = top ${topK} of ${logits}, softmax over ${normalize ? 'the chosen' : 'all'}`,
-  experts: ({ layer, input, routing, dim, out }) =>
-    `${out} = experts of layer ${layer} (${routing}, width ${dim}) of ${input}`,
+  expertsUp: ({ layer, input, routing, dim, hidden }) =>
+    `${hidden} = gated experts of layer ${layer} (${routing}, width ${dim}) of ${input}`,
+  expertsDown: ({ layer, hidden, routing, out }) =>
+    `${out} = down of experts of layer ${layer} (${routing}) of ${hidden}`,
   sum: ({ terms, coefficients, out }) =>
     `${out} = ${terms.map((term, i) => (coefficients[i] === 1 ? term : `${short(coefficients[i]!)} ${term}`)).join(' + ')}`,
   softcap: ({ buffer, cap }) => `${buffer}, cap ${short(cap)}`,
@@ -84,6 +103,6 @@ function common(weights: readonly WeightRef[]): string {
 function wrap(line: string): string[] {
   if (line.length <= COLUMNS) return [line];
   const at = line.lastIndexOf(' ', COLUMNS);
-  const cut = at > OP_WIDTH + 6 ? at : COLUMNS;
-  return [line.slice(0, cut).trimEnd(), ...wrap(`${' '.repeat(OP_WIDTH + 4)}${line.slice(cut).trimStart()}`)];
+  const cut = at > INDENT + 2 ? at : COLUMNS;
+  return [line.slice(0, cut).trimEnd(), ...wrap(`${' '.repeat(INDENT)}${line.slice(cut).trimStart()}`)];
 }

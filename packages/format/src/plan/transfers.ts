@@ -1,8 +1,9 @@
 /** `call` and `sync` steps: when the weights of a plan are fetched, by transfer mode. */
 
 import { streamName } from '../model/streams.js';
-import type { PlanBuilder, Scheduled } from './phases.js';
-import type { StepBody, TransferMode, TransferTarget, WeightRef } from './types.js';
+import type { PlanBuilder } from './builder.js';
+import { type StepBody, stepFields, type TransferTarget, type WeightRef } from './steps.js';
+import type { TransferMode } from './types.js';
 
 interface Request {
   readonly stream: string;
@@ -35,48 +36,66 @@ function requests({ config, predicts }: PlanBuilder): Request[] {
   return list;
 }
 
-/** The weights that a step reads as streams; the embedding's gather of one row is none. */
-export function streamWeights(body: StepBody): readonly WeightRef[] {
-  if (body.op === 'rmsNorm') return body.weight ? [body.weight] : [];
-  if (body.op === 'route' || body.op === 'sum') return body.scale ? [body.scale] : [];
-  return body.op === 'matvec' ? [...body.weights, ...(body.biases ?? [])] : [];
+/** A `call` or `sync`, and the phase that it opens. */
+export interface PlacedTransfer {
+  readonly phase: number;
+  readonly body: Extract<StepBody, { op: 'call' | 'sync' }>;
 }
 
-/** The transfer steps of a scheduled plan; every stream is called and synced once per token. */
-export function transferSteps(b: PlanBuilder, mode: TransferMode): Scheduled[] {
+/**
+ * The transfer steps of a scheduled plan; every stream is called and synced once per token.
+ * @param phaseOf phase of each step of `b`
+ */
+export function transferSteps(
+  b: PlanBuilder,
+  phaseOf: readonly number[],
+  mode: TransferMode,
+): PlacedTransfer[] {
   if (mode === 'none') return [];
   const overlap = mode !== 'stall';
-  const steps: Scheduled[] = [];
+  const steps: PlacedTransfer[] = [];
   const add = (target: TransferTarget, callPhase: number, trigger: string, syncPhase: number) => {
     steps.push({ phase: overlap ? callPhase : syncPhase, body: { op: 'call', target, trigger } });
     steps.push({ phase: syncPhase, body: { op: 'sync', target } });
   };
-  const firstUse = firstUses(b);
+  const firstUse = firstUses(b, phaseOf);
   for (const { stream, slot } of requests(b)) {
     const use = firstUse.get(stream);
     if (use === undefined) continue;
-    const phase = slot > 0 ? b.slots[slot]! : 0;
+    const phase = slot > 0 ? phaseOf[b.slots[slot]!]! : 0;
     add({ kind: 'stream', stream }, phase, slot > 0 ? `slot ${slot}` : 'token', use);
   }
   const routed = new Map<string, number>();
-  for (const { phase, body } of b.steps) {
-    if (body.op === 'route') routed.set(body.out, phase);
-    if (body.op !== 'experts') continue;
+  for (const [step, { body }] of b.steps.entries()) {
+    if (body.op === 'route') routed.set(body.out, phaseOf[step]!);
+    if (body.op !== 'expertsUp') continue;
     const target: TransferTarget = { kind: 'experts', layer: body.layer, routing: body.routing };
-    add(target, routed.get(body.routing)! + 1, body.routing, phase);
+    add(target, routed.get(body.routing)! + 1, body.routing, phaseOf[step]!);
   }
-  for (const { layer, routing, phase } of b.predictions) {
+  for (const { layer, routing, step } of b.predictions) {
     const target: TransferTarget = { kind: 'experts', layer, routing, predicted: true };
-    steps.push({ phase: phase + 1, body: { op: 'call', target, trigger: routing } });
+    steps.push({ phase: phaseOf[step]! + 1, body: { op: 'call', target, trigger: routing } });
   }
   return steps;
 }
 
-function firstUses(b: PlanBuilder): Map<string, number> {
+/** The phase that first uses each stream. */
+function firstUses(b: PlanBuilder, phaseOf: readonly number[]): Map<string, number> {
   const uses = new Map<string, number>();
-  for (const { phase, body } of b.steps) {
-    for (const { stream } of streamWeights(body))
-      uses.set(stream, Math.min(phase, uses.get(stream) ?? phase));
+  for (const [step, { body }] of b.steps.entries()) {
+    for (const { stream } of streamWeights(body)) {
+      uses.set(stream, Math.min(phaseOf[step]!, uses.get(stream) ?? Number.POSITIVE_INFINITY));
+    }
   }
   return uses;
+}
+
+/** The weights that a step reads as streams; the embedding's gather of one row is none. */
+function streamWeights(body: StepBody): WeightRef[] {
+  if (body.op === 'embed') return [];
+  if (body.op === 'matvec')
+    return body.outs.flatMap(({ matrix, bias }) => (bias ? [matrix, bias] : [matrix]));
+  const fields = stepFields(body.op, 'plan').filter(([, kind]) => kind === 'weight' || kind === 'weight?');
+  const values = body as unknown as Readonly<Record<string, WeightRef | undefined>>;
+  return fields.flatMap(([name]) => values[name] ?? []);
 }

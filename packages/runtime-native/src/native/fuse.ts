@@ -18,19 +18,16 @@ export interface GatedFusions {
 /**
  * A matvec with two outputs and the GLU of exactly these become one step when nothing else reads the outputs before
  * they are written again, and when moving one of the two to the place of the other passes no hazard.
- * @param fusible whether the weights of a matvec can be read by the fused step
  */
-export function gatedFusions(
-  steps: readonly PlanStep[],
-  fusible: (matvec: StepOf<'matvec'>) => boolean,
-): GatedFusions {
+export function gatedFusions(steps: readonly PlanStep[]): GatedFusions {
   const gated = new Map<number, GatedFusion>();
   const absorbed = new Set<number>();
   for (const [i, matvec] of steps.entries()) {
-    if (matvec.op !== 'matvec' || matvec.outs.length !== 2 || !fusible(matvec)) continue;
-    const j = onlyReader(steps, i, matvec.outs);
+    if (matvec.op !== 'matvec' || matvec.outs.length !== 2) continue;
+    const outs = matvec.outs.map(({ out }) => out);
+    const j = onlyReader(steps, i, outs);
     const glu = j === undefined ? undefined : steps[j]!;
-    if (j === undefined || glu?.op !== 'glu' || !isGluOf(glu, matvec.outs)) continue;
+    if (j === undefined || glu?.op !== 'glu' || !isGluOf(glu, outs)) continue;
     const between = steps.slice(i + 1, j).map(stepAccess);
     const place = between.every(({ reads, writes }) => ![...reads, ...writes].includes(glu.out))
       ? i

@@ -6,19 +6,29 @@ import {
   DTYPES,
   type Dtype,
   type ExecutionPlan,
+  type FieldKind,
+  type MatvecOutput,
   type ModelFile,
+  type Phase,
+  type PlanOutput,
   type PlanStep,
+  type ProgramOnlyFields,
+  type ProgramOp,
+  type ProgramStep,
+  programAccess,
   type RopeConfig,
   type StepOp,
+  schedule,
+  stepFields,
+  stepRun,
+  type TiledMatrix,
   type TransferTarget,
   type WeightRef,
 } from '@cflow/format';
 import { ropeFrequencies } from '../reference/math.js';
-import { nativeAccess, stepKind } from './access.js';
 import { type GatedFusion, gatedFusions } from './fuse.js';
-import type { NativeProgram, NativeStep, RopeGrowth } from './program.js';
+import type { NativeProgram, RopeGrowth, Stage } from './program.js';
 import { insertQuantize } from './quantize-steps.js';
-import { schedule } from './schedule.js';
 import {
   bankLayers,
   expertHidden,
@@ -75,12 +85,12 @@ export function lowerPlan(plan: ExecutionPlan, file: ModelFile, options: LowerOp
   const stalls = plan.options.transfers === 'stall';
   const hidden = expertHidden(steps);
   const schedulable = steps.map((step) => ({
-    ...nativeAccess(step, quantized),
-    kind: stepKind(step),
+    ...programAccess(step, quantized),
+    runs: stepRun(step),
     late: placement.experts && !stalls && isLate(step, hidden),
   }));
-  const scheduled = schedule(schedulable, { delayAware: options.delayAware, headFrom });
-  const { stages, order, liveStreams, ...placed } = placeTransfers(steps, scheduled, stalls);
+  const phases = schedule(schedulable, { delayAware: options.delayAware, headFrom });
+  const { stages, order, liveStreams, ...placed } = placeTransfers(steps, toStages(phases), stalls);
   const program: NativeProgram = {
     dtype: DTYPES[file.dtype].id,
     buffers: lowering.buffers,
@@ -95,87 +105,72 @@ export function lowerPlan(plan: ExecutionPlan, file: ModelFile, options: LowerOp
     steps: placed.steps,
     stages,
     headStage: stages.findIndex(({ parallel }) => parallel.includes(headFrom)),
-    output: lowering.output,
+    output: lowering.result,
     vocabSize: plan.config.vocabSize,
     contextLength: plan.config.contextLength,
   };
   return { program, liveStreams };
 }
 
+/** What opens a phase, the engine does at the end of the one before: behind its serial steps, once a batch. */
+function toStages(phases: readonly Phase[]): Stage[] {
+  return phases.flatMap(({ parallel, serial }, phase) =>
+    parallel.length + serial.length > 0
+      ? [{ parallel, serial, transfers: phases[phase + 1]?.transfer ?? [] }]
+      : [],
+  );
+}
+
 type StepOf<Op extends StepOp> = Extract<PlanStep, { op: Op }>;
-type Lower<Op extends StepOp> = (step: StepOf<Op>, at: Lowering) => NativeStep[];
 
 const activationId = (activation: Activation) => ACTIVATIONS.indexOf(activation);
 
-const LOWER: { readonly [Op in StepOp]: Lower<Op> } = {
-  call: ({ target }, at) => at.call(target),
-  sync: ({ target }, at) => at.sync(target),
-  embed: ({ weight, scale, out }, at) => [
-    { op: 'embed', matrix: at.weights.tiled(weight), scale, out: at.buffer(out) },
-  ],
-  rmsNorm: ({ input, weight, groupSize, eps, out }, at) => {
-    const plain = weight && at.weights.plain(weight);
-    return [
-      {
-        op: 'rmsNorm',
-        input: at.buffer(input),
-        weight: plain?.offset ?? -1,
-        weightLength: plain?.shape[0] ?? groupSize,
-        groupSize,
-        eps,
-        out: at.buffer(out),
-      },
-    ];
-  },
-  matvec: (step, at) => at.matvec(step),
-  rope: ({ buffer, headDim, rope }, at) => [
-    { op: 'rope', buffer: at.buffer(buffer), headDim, table: at.rope(rope) },
-  ],
-  cacheAppend: ({ cache, k, v }, at) => [{ op: 'append', cache, k: at.buffer(k), v: at.buffer(v) }],
-  attend: ({ cache, q, out, heads, scale, softcap = 0, slidingWindow = 0 }, at) => [
-    {
-      op: 'attend',
-      cache,
-      q: at.buffer(q),
-      out: at.buffer(out),
-      heads,
-      scale,
-      softcap,
-      window: slidingWindow,
-    },
-  ],
-  glu: ({ gate, up, upFrom = 0, activation, out }, at) => [
-    {
-      op: 'glu',
-      gate: at.buffer(gate),
-      up: at.buffer(up),
-      upFrom,
-      activation: activationId(activation),
-      out: at.buffer(out),
-    },
-  ],
-  route: ({ logits, topK, normalize, scale, out }, at) => [
-    {
-      op: 'route',
-      logits: at.buffer(logits),
-      topK,
-      normalize,
-      scale: at.plainOffset(scale),
-      out: at.buffer(out),
-    },
-  ],
-  experts: (step, at) => at.experts(step),
-  sum: ({ terms, coefficients, scale, out }, at) => [
-    {
-      op: 'sum',
-      terms: terms.map((term) => at.buffer(term)),
-      coefficients,
-      scale: at.plainOffset(scale),
-      out: at.buffer(out),
-    },
-  ],
-  softcap: ({ buffer, cap }, at) => [{ op: 'softcap', buffer: at.buffer(buffer), cap }],
+/** Field kinds whose values are another thing in a program. */
+const LOWER_FIELD: { readonly [K in FieldKind]?: (value: never, at: Lowering) => unknown } = {
+  input: (name: string, at) => at.buffer(name),
+  tiledInput: (name: string, at) => at.buffer(name),
+  tiledPieces: (name: string, at) => at.buffer(name),
+  out: (name: string, at) => at.buffer(name),
+  inout: (name: string, at) => at.buffer(name),
+  inputs: (names: readonly string[], at) => names.map((name) => at.buffer(name)),
+  outputs: (outs: readonly PlanOutput[], at) => outs.map((out) => at.output(out)),
+  weight: (ref: WeightRef, at) => at.weightOffset(ref),
+  'weight?': (ref: WeightRef | undefined, at) => at.weightOffset(ref),
+  matrix: (ref: WeightRef, at) => at.weights.tiled(ref),
+  'count?': (count: number | undefined) => count ?? 0,
+  'real?': (real: number | undefined) => real ?? 0,
+  activation: activationId,
 };
+
+type SharedOp = StepOp & ProgramOp;
+/** The fields that a program's step has besides those of the plan's. */
+const PROGRAM_FIELDS: {
+  readonly [Op in SharedOp]?: (step: StepOf<Op>, at: Lowering) => ProgramOnlyFields<Op>;
+} = {
+  rmsNorm: ({ weight, groupSize }, at) => ({
+    weightLength: weight ? at.weights.plain(weight).shape[0]! : groupSize,
+  }),
+  matvec: ({ outs }, at) => ({ stream: at.stream(outs[0]!.matrix) }),
+  rope: ({ rope }, at) => ({ table: at.rope(rope) }),
+  expertsUp: ({ layer }, at) => at.experts(layer, 'gate', 'up'),
+  expertsDown: ({ layer }, at) => at.experts(layer, 'down'),
+};
+
+/** A step that plan and program both have: field by field, as the step table says. */
+function lowerShared(step: StepOf<SharedOp>, at: Lowering): ProgramStep {
+  const values = step as unknown as Readonly<Record<string, never>>;
+  const own = PROGRAM_FIELDS[step.op] as ((step: StepOf<SharedOp>, at: Lowering) => object) | undefined;
+  const shared = stepFields(step.op, 'shared').map(([name, kind]) => {
+    const lower = LOWER_FIELD[kind];
+    return [name, lower ? lower(values[name]!, at) : values[name]];
+  });
+  return { op: step.op, ...Object.fromEntries(shared), ...own?.(step, at) } as ProgramStep;
+}
+
+function lowerStep(step: PlanStep, at: Lowering): ProgramStep[] {
+  if (step.op === 'call') return at.call(step.target);
+  return step.op === 'sync' ? at.sync(step.target) : [lowerShared(step, at)];
+}
 
 /** What is collected while the steps of one plan are lowered. */
 class Lowering {
@@ -187,9 +182,9 @@ class Lowering {
   /** Index of the first native step that only the logits need. */
   headFrom = 0;
   /** Buffer that a run gives. */
-  output = -1;
+  result = -1;
   readonly #plan: ExecutionPlan;
-  readonly #lengths: ReadonlyMap<string, number>;
+  readonly #lengths: Map<string, number>;
   readonly #bufferIds = new Map<string, number>();
   readonly #ropeIds = new Map<string, number>();
   readonly #trace: readonly TracePoint[];
@@ -206,21 +201,24 @@ class Lowering {
     this.#callsExperts = placement.experts || recordRoutings;
     this.#banks = new Map(bankLayers(file).map((layer, bank) => [layer, bank]));
     this.#lengths = new Map(plan.buffers.map(({ name, length }) => [name, length]));
+    for (const step of plan.steps) {
+      if (step.op === 'expertsUp') this.#lengths.set(step.hidden, step.topK * alignUp(step.dim, PIECE));
+    }
     this.weights = new WeightMap(file);
     this.#trace = trace;
   }
 
-  steps(): NativeStep[] {
-    const { gated, absorbed } = gatedFusions(this.#plan.steps, ({ weights }) =>
-      weights.every((ref) => !this.weights.isPlain(ref)),
-    );
+  steps(): ProgramStep[] {
+    const { gated, absorbed } = gatedFusions(this.#plan.steps);
     const copies = this.#copies();
-    const steps: NativeStep[] = [];
+    const steps: ProgramStep[] = [];
     for (const [i, step] of this.#plan.steps.entries()) {
-      if (step.op === 'matvec' && step.outs.includes(this.#plan.logits)) this.headFrom = steps.length;
+      if (step.op === 'matvec' && step.outs.some(({ out }) => out === this.#plan.logits)) {
+        this.headFrom = steps.length;
+      }
       const fusion = gated.get(i);
       if (fusion) steps.push(this.#gated(fusion));
-      else if (!absorbed.has(i)) steps.push(...(LOWER[step.op] as Lower<StepOp>)(step, this));
+      else if (!absorbed.has(i)) steps.push(...lowerStep(step, this));
       steps.push(...(copies.get(i) ?? []));
     }
     return [...steps, ...this.#outputSteps()];
@@ -262,7 +260,7 @@ class Lowering {
   }
 
   /** Streams are called where their uses are, when these are known. */
-  call(target: TransferTarget): NativeStep[] {
+  call(target: TransferTarget): ProgramStep[] {
     if (target.kind === 'stream' || !this.#callsExperts) return [];
     const { layer, routing, predicted: ahead = false } = target;
     const { topK } = this.#plan.config.layers[layer]!.experts!;
@@ -270,67 +268,41 @@ class Lowering {
   }
 
   /** Overlapped fetches are waited for expert by expert, by whoever uses one. */
-  sync(target: TransferTarget): NativeStep[] {
+  sync(target: TransferTarget): ProgramStep[] {
     const stalls = this.#placement.experts && this.#plan.options.transfers === 'stall';
     if (target.kind === 'stream' || !stalls) return [];
     return [{ op: 'syncExperts', bank: this.#banks.get(target.layer)! }];
   }
 
-  /** Number of a fetched stream; −1 = in memory. */
-  #stream(ref: WeightRef): number {
-    const { stream } = ref;
+  /** Number of the fetched stream of a weight; −1 = in memory. */
+  stream({ stream }: WeightRef): number {
     if (!this.#placement.streams.has(stream)) return -1;
     const known = this.streams.indexOf(stream);
     return known >= 0 ? known : this.streams.push(stream) - 1;
   }
 
-  #tiled(ref: WeightRef) {
+  /** A matrix whose stripes count from the file's first byte, or from that of its fetched stream. */
+  #tiled(ref: WeightRef): TiledMatrix {
     return this.#placement.streams.has(ref.stream) ? this.weights.relative(ref) : this.weights.tiled(ref);
   }
 
-  matvec({ input, weights, biases, outs }: StepOf<'matvec'>): NativeStep[] {
-    const from = this.buffer(input);
-    const all = weights.map((ref, i) => ({
-      ref,
-      bias: this.plainOffset(biases?.[i]),
-      out: this.buffer(outs[i]!),
-    }));
-    const plain = all.filter(({ ref }) => this.weights.isPlain(ref));
-    const tiled = all.filter((entry) => !plain.includes(entry));
-    const steps: NativeStep[] = plain.map(({ ref, out }) => {
-      const { offset, shape } = this.weights.plain(ref);
-      return { op: 'plainMatvec', input: from, weight: offset, rows: shape[0]!, cols: shape[1]!, out };
-    });
-    if (tiled.length) {
-      const matrices = tiled.map(({ ref, bias, out }) => ({ matrix: this.#tiled(ref), bias, out }));
-      steps.push({ op: 'matvec', input: from, outs: matrices, stream: this.#stream(tiled[0]!.ref) });
-    }
-    return steps;
+  output({ out, matrix, bias }: PlanOutput): MatvecOutput {
+    return { out: this.buffer(out), matrix: this.#tiled(matrix), bias: this.weightOffset(bias) };
   }
 
-  experts({ layer, input, routing, topK, dim, activation, out }: StepOf<'experts'>): NativeStep[] {
+  /** Where the experts of a layer are, and their matrices of these projections. */
+  experts<Name extends string>(layer: number, ...projections: readonly Name[]) {
     const bank = this.weights.experts(layer, this.#plan.config.layers[layer]!.experts!.count);
-    const length = topK * alignUp(dim, PIECE);
-    const hidden = this.buffer(`expertHidden of ${routing}:${length}`, length);
-    const number = this.#banks.get(layer)!;
-    const fetched = this.#placement.experts ? number : -1;
-    const chosen = { routing: this.buffer(routing), topK, dim, experts: bank.offsets, bank: fetched };
-    return [
-      {
-        op: 'expertsUp',
-        ...chosen,
-        input: this.buffer(input),
-        activation: activationId(activation),
-        hidden,
-        gate: bank.matrix('gate_proj'),
-        up: bank.matrix('up_proj'),
-      },
-      { op: 'expertsDown', ...chosen, hidden, out: this.buffer(out), down: bank.matrix('down_proj') },
-    ];
+    const matrices = projections.map((name) => [name, bank.matrix(`${name}_proj`)]);
+    return {
+      experts: bank.offsets,
+      bank: this.#placement.experts ? this.#banks.get(layer)! : -1,
+      ...(Object.fromEntries(matrices) as Record<Name, TiledMatrix>),
+    };
   }
 
   /** Copies of the traced buffers into one, by the plan's step that completes them. */
-  #copies(): ReadonlyMap<number, NativeStep[]> {
+  #copies(): ReadonlyMap<number, ProgramStep[]> {
     const starts = new Map<TracePoint, number>();
     let length = 0;
     for (const point of this.#trace) {
@@ -338,7 +310,7 @@ class Lowering {
       length += this.#lengths.get(point.buffer)!;
     }
     const out = length ? this.buffer('trace', length) : -1;
-    const copy = (point: TracePoint): NativeStep => ({
+    const copy = (point: TracePoint): ProgramStep => ({
       op: 'copy',
       input: this.buffer(point.buffer),
       out,
@@ -349,38 +321,38 @@ class Lowering {
   }
 
   /** Makes `output`. What the head writes has rows for the last token only, so traces cannot be made in it. */
-  #outputSteps(): NativeStep[] {
+  #outputSteps(): ProgramStep[] {
     const logits = this.buffer(this.#plan.logits);
-    this.output = logits;
+    this.result = logits;
     if (!this.#trace.length) return [];
     const [vocabulary, trace] = [this.buffers[logits]!, this.buffer('trace')];
     const out = this.buffer('logits and trace', vocabulary + this.buffers[trace]!);
-    this.output = out;
+    this.result = out;
     return [
       { op: 'copy', input: logits, out, at: 0 },
       { op: 'copy', input: trace, out, at: vocabulary },
     ];
   }
 
-  #gated({ matvec, glu }: GatedFusion): NativeStep {
-    const of = (out: string) => matvec.outs.indexOf(out);
-    const tiled = (out: string) => this.#tiled(matvec.weights[of(out)]!);
-    const bias = (out: string) => this.plainOffset(matvec.biases?.[of(out)]);
+  #gated({ matvec, glu }: GatedFusion): ProgramStep {
+    // Gate and up have no buffers: nothing else reads them.
+    const of = (name: string) => matvec.outs.find(({ out }) => out === name)!;
+    const [gate, up] = [of(glu.gate), of(glu.up)];
     return {
       op: 'gatedMatvec',
       input: this.buffer(matvec.input),
-      gate: tiled(glu.gate),
-      up: tiled(glu.up),
-      gateBias: bias(glu.gate),
-      upBias: bias(glu.up),
+      gate: this.#tiled(gate.matrix),
+      up: this.#tiled(up.matrix),
+      gateBias: this.weightOffset(gate.bias),
+      upBias: this.weightOffset(up.bias),
       activation: activationId(glu.activation),
       out: this.buffer(glu.out),
-      stream: this.#stream(matvec.weights[0]!),
+      stream: this.stream(matvec.outs[0]!.matrix),
     };
   }
 
   /** Byte offset of a plain tensor, −1 for none. */
-  plainOffset(ref: WeightRef | undefined): number {
+  weightOffset(ref: WeightRef | undefined): number {
     return ref ? this.weights.plain(ref).offset : -1;
   }
 }

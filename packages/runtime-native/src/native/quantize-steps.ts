@@ -1,6 +1,5 @@
 /** Where the int8 forms of activations are made. */
-import { nativeAccess } from './access.js';
-import type { BufferId, NativeOp, NativeStep } from './program.js';
+import { type BufferId, type ProgramStep, programAccess, stepFields } from '@cflow/format';
 
 /** What the tiled matrices of a step read: a buffer of `parts` equal pieces. */
 interface TiledInput {
@@ -8,18 +7,17 @@ interface TiledInput {
   readonly parts: number;
 }
 
-type StepOf<Op extends NativeOp> = Extract<NativeStep, { op: Op }>;
-const whole = ({ input }: { readonly input: BufferId }): TiledInput => ({ buffer: input, parts: 1 });
-
-const TILED_INPUT: { readonly [Op in NativeOp]?: (step: StepOf<Op>) => TiledInput } = {
-  matvec: whole,
-  gatedMatvec: whole,
-  expertsUp: whole,
-  expertsDown: ({ hidden, topK }) => ({ buffer: hidden, parts: topK }),
-};
+function tiledInput(step: ProgramStep): TiledInput | undefined {
+  const values = step as unknown as Readonly<Record<string, number>>;
+  for (const [name, kind] of stepFields(step.op, 'program')) {
+    if (kind === 'tiledInput') return { buffer: values[name]!, parts: 1 };
+    if (kind === 'tiledPieces') return { buffer: values[name]!, parts: values.topK! };
+  }
+  return undefined;
+}
 
 export interface QuantizedSteps {
-  readonly steps: NativeStep[];
+  readonly steps: ProgramStep[];
   /** `headFrom` of the result. */
   readonly headFrom: number;
 }
@@ -30,17 +28,17 @@ export interface QuantizedSteps {
  * @param lengths elements of each buffer, by id
  */
 export function insertQuantize(
-  steps: readonly NativeStep[],
+  steps: readonly ProgramStep[],
   lengths: readonly number[],
   headFrom: number,
   quantized: boolean,
 ): QuantizedSteps {
   if (!quantized) return { steps: [...steps], headFrom };
-  const result: NativeStep[] = [];
+  const result: ProgramStep[] = [];
   const current = new Set<BufferId>();
   let head = headFrom;
   for (const [i, step] of steps.entries()) {
-    const input = (TILED_INPUT[step.op] as ((step: NativeStep) => TiledInput) | undefined)?.(step);
+    const input = tiledInput(step);
     if (input && !current.has(input.buffer)) {
       const { buffer, parts } = input;
       result.push({ op: 'quantize', input: buffer, parts, partLength: lengths[buffer]! / parts });
@@ -48,9 +46,7 @@ export function insertQuantize(
     }
     // After the quantize: that of the head's input belongs to the steps before, with the norm that made it.
     if (i === headFrom) head = result.length;
-    for (const name of nativeAccess(step, true).writes) {
-      if (name.startsWith('b')) current.delete(Number(name.slice(1)));
-    }
+    for (const name of programAccess(step, true).writes) current.delete(Number(name));
     result.push(step);
   }
   return { steps: result, headFrom: head };

@@ -1,6 +1,13 @@
 /** Which weights stay in memory and which are fetched: regions of the file, and the transfers of the streams. */
-import { elements, type ModelFile, type Stream, streamName, streamPieces } from '@cflow/format';
-import type { NativeStep, NativeTiers, Stage } from './program.js';
+import {
+  elements,
+  type ModelFile,
+  type ProgramStep,
+  type Stream,
+  streamName,
+  streamPieces,
+} from '@cflow/format';
+import type { NativeTiers, Stage } from './program.js';
 
 /** What is fetched while the model runs; everything else stays in memory. */
 export interface Placement {
@@ -71,7 +78,7 @@ interface StreamUse {
 }
 
 export interface PlacedTransfers {
-  readonly steps: readonly NativeStep[];
+  readonly steps: readonly ProgramStep[];
   readonly stages: readonly Stage[];
   /** The old index of each fetched stream, in the order of use. */
   readonly order: readonly number[];
@@ -85,17 +92,17 @@ export interface PlacedTransfers {
  * were last used: a release among the steps would keep them from being late.
  */
 export function placeTransfers(
-  steps: readonly NativeStep[],
+  steps: readonly ProgramStep[],
   stages: readonly Stage[],
   stall: boolean,
 ): PlacedTransfers {
   const uses = streamUses(steps, stages);
   const number = new Map(uses.map(({ stream }, index) => [stream, index]));
-  const placed: NativeStep[] = steps.map((step) =>
+  const placed: ProgramStep[] = steps.map((step) =>
     'stream' in step && step.stream >= 0 ? { ...step, stream: number.get(step.stream)! } : step,
   );
   const added = stages.map((): number[] => []);
-  const add = (stage: number, step: NativeStep) => added[stage]!.push(placed.push(step) - 1);
+  const add = (stage: number, step: ProgramStep) => added[stage]!.push(placed.push(step) - 1);
   // A slot is free for what is called in the same stage once it is released.
   for (const [bank, stage] of lastExpertUses(steps, stages)) add(stage, { op: 'releaseExperts', bank });
   const releases = added.map((list) => list.splice(0));
@@ -116,7 +123,7 @@ export function placeTransfers(
 }
 
 /** The last stage that uses each fetched bank. */
-function lastExpertUses(steps: readonly NativeStep[], stages: readonly Stage[]): Map<number, number> {
+function lastExpertUses(steps: readonly ProgramStep[], stages: readonly Stage[]): Map<number, number> {
   const last = new Map<number, number>();
   for (const [at, { parallel }] of stages.entries()) {
     for (const index of parallel) {
@@ -130,7 +137,7 @@ function lastExpertUses(steps: readonly NativeStep[], stages: readonly Stage[]):
 const live = (uses: readonly StreamUse[], at: number) =>
   uses.filter(({ first, last }) => first <= at && at <= last).length;
 
-function streamUses(steps: readonly NativeStep[], stages: readonly Stage[]): StreamUse[] {
+function streamUses(steps: readonly ProgramStep[], stages: readonly Stage[]): StreamUse[] {
   const uses = new Map<number, { first: number; last: number }>();
   for (const [at, { parallel }] of stages.entries()) {
     for (const index of parallel) {
@@ -146,12 +153,12 @@ function streamUses(steps: readonly NativeStep[], stages: readonly Stage[]): Str
 }
 
 /** Whether a step is postponed while experts are on their way: what computes them, and nothing else depends on. */
-export function isLate(step: NativeStep, hidden: ReadonlySet<number>): boolean {
+export function isLate(step: ProgramStep, hidden: ReadonlySet<number>): boolean {
   if (step.op === 'quantize') return hidden.has(step.input);
   return step.op === 'expertsUp' || step.op === 'expertsDown';
 }
 
 /** Buffers between the two halves of fetched experts. */
-export function expertHidden(steps: readonly NativeStep[]): ReadonlySet<number> {
+export function expertHidden(steps: readonly ProgramStep[]): ReadonlySet<number> {
   return new Set(steps.flatMap((step) => (step.op === 'expertsUp' && step.bank >= 0 ? [step.hidden] : [])));
 }

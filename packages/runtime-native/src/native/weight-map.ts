@@ -7,9 +7,9 @@ import {
   streamName,
   streamPieces,
   type TensorSpec,
+  type TiledMatrix,
   type WeightRef,
 } from '@cflow/format';
-import type { TiledMatrix } from './program.js';
 
 /** A tensor in its stream; offsets count from the stream's first byte. */
 type Placed =
@@ -35,10 +35,6 @@ export class WeightMap {
 
   constructor(file: ModelFile) {
     this.#file = file;
-  }
-
-  isPlain(ref: WeightRef): boolean {
-    return this.#placed(ref).kind === 'plain';
   }
 
   /** @throws CflowError INTERNAL if the file has no such tensor, or it is tiled */

@@ -84,7 +84,8 @@ export class Interpreter {
 
 function makesLogits(step: PlanStep, logits: string): boolean {
   return (
-    (step.op === 'matvec' && step.outs.includes(logits)) || (step.op === 'softcap' && step.buffer === logits)
+    (step.op === 'matvec' && step.outs.some(({ out }) => out === logits)) ||
+    (step.op === 'softcap' && step.buffer === logits)
   );
 }
 

@@ -29,8 +29,8 @@ export type StepFunction<Op extends StepOp> = (step: StepOf<Op>, state: StepStat
 
 /** The definition of every step. */
 export const STEP_FUNCTIONS: { readonly [Op in StepOp]: StepFunction<Op> } = {
-  async embed({ weight, scale, out }, state) {
-    const row = await state.weights.row(weight, state.token);
+  async embed({ matrix, scale, out }, state) {
+    const row = await state.weights.row(matrix, state.token);
     const x = state.buffer(out);
     for (let i = 0; i < x.length; i++) x[i] = row[i]! * scale;
   },
@@ -63,12 +63,15 @@ export const STEP_FUNCTIONS: { readonly [Op in StepOp]: StepFunction<Op> } = {
     }
   },
 
-  async matvec({ input, weights, biases, outs }, state) {
-    for (const [i, ref] of weights.entries()) {
-      const matrix = await state.weights.tensor(ref);
-      const bias = biases?.[i] && (await state.weights.tensor(biases[i]));
-      matvec(matrix, state.buffer(input), state.buffer(outs[i]!), bias);
+  async matvec({ input, outs }, state) {
+    for (const { out, matrix, bias } of outs) {
+      const weights = await state.weights.tensor(matrix);
+      matvec(weights, state.buffer(input), state.buffer(out), bias && (await state.weights.tensor(bias)));
     }
+  },
+
+  async plainMatvec({ input, weight, out }, state) {
+    matvec(await state.weights.tensor(weight), state.buffer(input), state.buffer(out));
   },
 
   rope({ buffer, headDim, rope }, state) {
@@ -86,16 +89,16 @@ export const STEP_FUNCTIONS: { readonly [Op in StepOp]: StepFunction<Op> } = {
     }
   },
 
-  cacheAppend({ cache, k, v }, state) {
+  append({ cache, k, v }, state) {
     cacheOf(state, cache).append(state.buffer(k), state.buffer(v));
   },
 
   attend(step, state) {
-    const { heads, kvHeads, headDim, slidingWindow } = step;
+    const { heads, kvHeads, headDim, window } = step;
     const cache = cacheOf(state, step.cache);
     const { values } = cache;
     const out = state.buffer(step.out);
-    const rows = visibleRows(cache, slidingWindow);
+    const rows = visibleRows(cache, window);
     for (let head = 0; head < heads; head++) {
       const kvHead = Math.floor((head * kvHeads) / heads) * headDim;
       const shares = attentionShares(step, cache, rows, state.buffer(step.q), head, kvHead);
@@ -138,18 +141,26 @@ export const STEP_FUNCTIONS: { readonly [Op in StepOp]: StepFunction<Op> } = {
     }
   },
 
-  async experts({ layer, input, routing, topK, dim, activation, out }, state) {
+  async expertsUp({ layer, input, routing, topK, dim, activation, hidden }, state) {
     const x = state.buffer(input);
-    const y = state.buffer(out);
-    const choice = state.buffer(routing);
-    const [gate, up, down] = [new Float32Array(dim), new Float32Array(dim), new Float32Array(y.length)];
-    const total = new Float64Array(y.length);
+    const up = new Float32Array(dim);
     for (let j = 0; j < topK; j++) {
-      const expert = expertTensors(layer, choice[j]!, state.weights);
+      const expert = expertTensors(layer, state.buffer(routing)[j]!, state.weights);
+      const gate = state.buffer(hidden).subarray(j * dim, (j + 1) * dim);
       matvec(await expert('gate_proj'), x, gate);
       matvec(await expert('up_proj'), x, up);
       glu(gate, up, ACTIVATION_FUNCTIONS[activation], gate);
-      matvec(await expert('down_proj'), gate, down);
+    }
+  },
+
+  async expertsDown({ layer, hidden, routing, topK, dim, out }, state) {
+    const y = state.buffer(out);
+    const choice = state.buffer(routing);
+    const down = new Float32Array(y.length);
+    const total = new Float64Array(y.length);
+    for (let j = 0; j < topK; j++) {
+      const expert = expertTensors(layer, choice[j]!, state.weights);
+      matvec(await expert('down_proj'), state.buffer(hidden).subarray(j * dim, (j + 1) * dim), down);
       for (let i = 0; i < y.length; i++) total[i]! += choice[topK + j]! * down[i]!;
     }
     y.set(total);
@@ -186,8 +197,8 @@ function glu(gate: Float32Array, up: Float32Array, act: (x: number) => number, o
 }
 
 /** Where the rows of the visible positions start in the cache, oldest first; the current position is the last. */
-function visibleRows(cache: KvCache, slidingWindow = cache.length): Float64Array {
-  const first = Math.max(0, cache.length - slidingWindow);
+function visibleRows(cache: KvCache, window = cache.length): Float64Array {
+  const first = Math.max(0, cache.length - window);
   const rows = new Float64Array(cache.length - first);
   for (let j = 0; j < rows.length; j++) rows[j] = cache.offset(first + j);
   return rows;
