@@ -70,10 +70,10 @@ describe('layers that begin early', () => {
     withModel(dense, async ({ config }, weights) => {
       const plan = buildPlan(config, { transfers: 'none' });
       const [plain, watched] = [new Interpreter(plan, weights), new Interpreter(plan, weights)];
-      const { onPhase } = new Speculation(watched, 0);
+      const { onStep } = new Speculation(watched, 0);
       for (const id of IDS) {
         await plain.step(id);
-        await watched.step(id, { onPhase });
+        await watched.step(id, { onStep });
       }
       expect(watched.logits).toEqual(plain.logits);
     }));
@@ -82,11 +82,11 @@ describe('layers that begin early', () => {
     withModel(dense, async ({ config }, weights) => {
       const plan = buildPlan(config, { transfers: 'none' });
       const early = new Interpreter(plan, weights);
-      const { onPhase } = new Speculation(early, Number.POSITIVE_INFINITY);
+      const { onStep } = new Speculation(early, Number.POSITIVE_INFINITY);
       const single = buildPlan({ ...config, layers: [config.layers[0]!] }, { transfers: 'none' });
       const alone = [0, 1].map((layer) => new Interpreter(single, onlyLayer(weights, layer)));
       for (const id of IDS) {
-        await early.step(id, { onPhase });
+        await early.step(id, { onStep });
         for (const interpreter of alone) await interpreter.step(id);
         const embedded = await weights.row({ stream: 'embedding', tensor: 'embed_tokens.weight' }, id);
         const [a, b] = alone.map((interpreter) => interpreter.buffer(single.residuals[0]!.buffer));
@@ -98,16 +98,16 @@ describe('layers that begin early', () => {
 
   it('are counted as the threshold has them', () => {
     const buffers: Record<string, Float32Array> = { e: Float32Array.of(10), a: new Float32Array(1) };
-    const residuals = [1, 2, 3, 4].map((phase, layer) => ({ layer, phase, buffer: 'a' }));
-    const plan = { steps: [{ op: 'embed', phase: 0, out: 'e' }], residuals };
+    const residuals = [1, 2, 3, 4].map((step, layer) => ({ layer, step, buffer: 'a' }));
+    const plan = { steps: [{ op: 'embed', out: 'e' }], residuals };
     const interpreter = { plan, buffer: (name: string) => buffers[name]! } as unknown as Interpreter;
     const speculation = new Speculation(interpreter, 0.05);
-    const end = (phase: number, value: number) => {
+    const end = (step: number, value: number) => {
       buffers.a![0] = value;
-      speculation.onPhase(phase);
+      speculation.onStep(step);
       return buffers.a![0];
     };
-    speculation.onPhase(0);
+    speculation.onStep(0);
     // Gives 0.25 of 10: little, so that layer 1 reads 10.
     expect(end(1, 10.25)).toBe(10);
     // Gives 1 of 10, which 0.25 is still to be added to.

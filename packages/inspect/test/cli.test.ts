@@ -65,7 +65,7 @@ describe('text', () => {
       critical     0.016 -> 0.0078 MiB of weights a token, reduced 2.00 x by the delays
                    0.026 -> 0.013 MiB as stored, with norms, scales and tile headers
       a token      reads 45.90 KiB
-      memory       weights 57.42 KiB, KV cache 8.00 KiB in f16 at 64 positions, buffers 4.09 KiB
+      memory       weights 57.42 KiB, KV cache 8.00 KiB in f16 at 64 positions, buffers 4.46 KiB
       "
     `);
   });

@@ -30,10 +30,13 @@ export function buildPlan(config: ModelConfig, options: PlanOptions): ExecutionP
     for (const part of PHASE_PARTS) for (const step of parts[part]) phaseOf[step] = phase;
   }
   const transfers = transferSteps(b, phaseOf, options.transfers);
-  const steps = phases.flatMap((parts, phase): PlanStep[] => [
-    ...transfersOf(transfers, phase),
-    ...[...parts.parallel, ...parts.serial].map((step) => ({ phase, ...b.steps[step]!.body })),
-  ]);
+  const steps: PlanStep[] = [];
+  /** Where each step of the builder stands in the plan. */
+  const placed: number[] = [];
+  for (const [phase, { parallel, serial }] of phases.entries()) {
+    steps.push(...transfersOf(transfers, phase));
+    for (const step of [...parallel, ...serial]) placed[step] = steps.push({ phase, ...b.steps[step]!.body }) - 1;
+  }
   return {
     config,
     options,
@@ -41,7 +44,12 @@ export function buildPlan(config: ModelConfig, options: PlanOptions): ExecutionP
     caches: b.caches,
     steps,
     phaseCount: phases.length,
-    residuals: b.residuals.map(({ layer, buffer, step }) => ({ layer, buffer, phase: phaseOf[step]! })),
+    residuals: b.residuals.map(({ layer, buffer, step }) => ({
+      layer,
+      buffer,
+      phase: phaseOf[step]!,
+      step: placed[step]!,
+    })),
     logits,
   };
 }

@@ -10,6 +10,7 @@ export interface SchedulableStep extends Access {
   readonly notBefore?: number | undefined;
 }
 
+/** How a schedule is made. */
 export interface ScheduleOptions {
   /** false: every parallel step gets a phase of its own, in program order, and none is late; for comparison. */
   readonly delayAware: boolean;

@@ -165,6 +165,7 @@ export const STEPS = {
   plainMatvec: {
     level: 'both',
     does: 'out = weight · input, row-major f32 [rows, cols]: a router',
+    /** By its size. */
     runs: ({ rows, cols }) => (4 * rows * cols >= SHARED_PLAIN_BYTES ? 'parallel' : 'serial'),
     fields: { input: 'input', weight: 'weight', rows: 'count', cols: 'count', out: 'out' },
   },

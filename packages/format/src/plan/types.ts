@@ -35,6 +35,15 @@ export interface PlanOptions {
   readonly transfers: TransferMode;
 }
 
+/** Where the residual of a layer is complete: traces compare it there. */
+export interface ResidualPoint {
+  readonly layer: number;
+  readonly buffer: string;
+  readonly phase: number;
+  /** Index of the step that completes it; later steps of the phase may read it. */
+  readonly step: number;
+}
+
 /** What happens for one token, in order. */
 export interface ExecutionPlan {
   readonly config: ModelConfig;
@@ -44,7 +53,7 @@ export interface ExecutionPlan {
   /** By phase; within one, transfers, then the parallel steps, which are independent, then the serial ones in their order. */
   readonly steps: readonly PlanStep[];
   readonly phaseCount: number;
-  /** Residual norms are traced here: the buffer that holds the residual after each (effective) layer, and the phase that completes it. */
-  readonly residuals: readonly { readonly layer: number; readonly buffer: string; readonly phase: number }[];
+  /** The residual after each (effective) layer. */
+  readonly residuals: readonly ResidualPoint[];
   readonly logits: string;
 }

@@ -13,6 +13,14 @@ export interface StepOptions {
   readonly logits?: boolean;
   /** Called when all steps of a phase have run; buffers may be read but not kept. */
   readonly onPhase?: (phase: number) => void;
+  /** Called when a step has run, with its index in the plan; what it changes in buffers, later steps read. */
+  readonly onStep?: (step: number) => void;
+}
+
+/** A step and its index in the plan. */
+interface NumberedStep {
+  readonly step: PlanStep;
+  readonly index: number;
 }
 
 /** Executes a plan, token by token, over weights in f32. Holds what one sequence needs: buffers and key/value caches. */
@@ -20,15 +28,16 @@ export class Interpreter {
   readonly plan: ExecutionPlan;
   readonly #buffers: ReadonlyMap<string, Float32Array>;
   readonly #state: StepState;
-  readonly #phases: PlanStep[][];
-  readonly #phasesWithoutLogits: PlanStep[][];
+  readonly #phases: NumberedStep[][];
+  readonly #phasesWithoutLogits: NumberedStep[][];
   #turnStart = performance.now();
 
   constructor(plan: ExecutionPlan, weights: WeightStore) {
     this.plan = plan;
     this.#buffers = new Map(plan.buffers.map(({ name, length }) => [name, new Float32Array(length)]));
-    this.#phases = byPhase(plan.steps);
-    this.#phasesWithoutLogits = byPhase(plan.steps.filter((step) => !makesLogits(step, plan.logits)));
+    const steps = plan.steps.map((step, index) => ({ step, index }));
+    this.#phases = byPhase(steps);
+    this.#phasesWithoutLogits = byPhase(steps.filter(({ step }) => !makesLogits(step, plan.logits)));
     this.#state = {
       token: 0,
       position: 0,
@@ -62,14 +71,15 @@ export class Interpreter {
   }
 
   /** Runs one token through the plan. After an error the sequence is unusable: caches may lack a row. */
-  async step(token: number, { logits = true, onPhase }: StepOptions = {}): Promise<void> {
+  async step(token: number, { logits = true, onPhase, onStep }: StepOptions = {}): Promise<void> {
     this.#state.token = token;
     for (const steps of logits ? this.#phases : this.#phasesWithoutLogits) {
-      for (const step of steps) {
+      for (const { step, index } of steps) {
         const pending = runStep(step, this.#state);
         if (pending) await pending;
+        onStep?.(index);
       }
-      onPhase?.(steps[0]!.phase);
+      onPhase?.(steps[0]!.step.phase);
       await this.#breathe();
     }
     this.#state.position++;
@@ -89,12 +99,13 @@ function makesLogits(step: PlanStep, logits: string): boolean {
   );
 }
 
-function byPhase(steps: readonly PlanStep[]): PlanStep[][] {
-  const phases = new Map<number, PlanStep[]>();
-  for (const step of steps) {
-    const phase = phases.get(step.phase);
-    if (phase) phase.push(step);
-    else phases.set(step.phase, [step]);
+function byPhase(steps: readonly NumberedStep[]): NumberedStep[][] {
+  const phases = new Map<number, NumberedStep[]>();
+  for (const numbered of steps) {
+    const { phase } = numbered.step;
+    const known = phases.get(phase);
+    if (known) known.push(numbered);
+    else phases.set(phase, [numbered]);
   }
   return [...phases.values()];
 }

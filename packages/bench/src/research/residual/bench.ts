@@ -112,17 +112,14 @@ async function observe(
     const speculation = new Speculation(interpreter, 0);
     const routers = new RouterRecord(interpreter, record);
     record = routers;
-    const onPhase = (phase: number) => {
-      speculation.onPhase(phase);
-      routers.onPhase(phase);
-    };
+    const watchers = { onStep: speculation.onStep, onPhase: routers.onPhase };
     const sequence: Sequence = { ids: [], logits: [] };
     sequences.push(sequence);
     const most = Math.min(opened.plan.config.contextLength, options.tokens - tokens);
     let id = ids ? ids[0] : firstToken(opened.plan);
     while (id !== undefined && sequence.ids.length < most) {
       await breathe();
-      await interpreter.step(id, { onPhase });
+      await interpreter.step(id, watchers);
       sequence.ids.push(id);
       sequence.logits.push(interpreter.logits.slice());
       for (const [layer, ratio] of speculation.ratios.entries()) ratios[layer]!.push(ratio);
@@ -154,7 +151,7 @@ async function speculate(
     const speculation = new Speculation(interpreter, threshold);
     for (const [i, id] of ids.entries()) {
       await breathe();
-      await interpreter.step(id, { onPhase: speculation.onPhase });
+      await interpreter.step(id, { onStep: speculation.onStep });
       sum.same += Number(argmax(interpreter.logits) === argmax(logits[i]!));
       sum.kl += klDivergence(logits[i]!, interpreter.logits);
       sum.positions++;

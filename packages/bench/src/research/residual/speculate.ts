@@ -38,7 +38,7 @@ export class Speculation {
 
   readonly #interpreter: Interpreter;
   readonly #threshold: number;
-  readonly #embedded: { readonly buffer: string; readonly phase: number };
+  readonly #embedded: { readonly buffer: string; readonly step: number };
   #input = new Float32Array();
   /** What the layer below the one that runs gave, if that one did not wait for it. */
   #missing: Float32Array | undefined;
@@ -47,15 +47,16 @@ export class Speculation {
   constructor(interpreter: Interpreter, threshold: number) {
     this.#interpreter = interpreter;
     this.#threshold = threshold;
-    const embed = interpreter.plan.steps.find((step) => step.op === 'embed')!;
-    this.#embedded = { buffer: embed.out, phase: embed.phase };
+    const { steps } = interpreter.plan;
+    const embed = steps.find((step) => step.op === 'embed')!;
+    this.#embedded = { buffer: embed.out, step: steps.indexOf(embed) };
   }
 
   /** For `Interpreter.step`. */
-  readonly onPhase = (phase: number): void => {
-    if (phase === this.#embedded.phase) this.#begin();
+  readonly onStep = (step: number): void => {
+    if (step === this.#embedded.step) this.#begin();
     for (const [layer, point] of this.#interpreter.plan.residuals.entries()) {
-      if (point.phase === phase) this.#end(layer, this.#interpreter.buffer(point.buffer));
+      if (point.step === step) this.#end(layer, this.#interpreter.buffer(point.buffer));
     }
   };
 
