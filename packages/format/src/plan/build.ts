@@ -35,7 +35,8 @@ export function buildPlan(config: ModelConfig, options: PlanOptions): ExecutionP
   const placed: number[] = [];
   for (const [phase, { parallel, serial }] of phases.entries()) {
     steps.push(...transfersOf(transfers, phase));
-    for (const step of [...parallel, ...serial]) placed[step] = steps.push({ phase, ...b.steps[step]!.body }) - 1;
+    for (const step of [...parallel, ...serial])
+      placed[step] = steps.push({ phase, ...b.steps[step]!.body }) - 1;
   }
   return {
     config,
