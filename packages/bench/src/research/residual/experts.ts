@@ -21,7 +21,7 @@ export class RouterRecord {
     const routes = steps.filter((step) => step.op === 'route');
     this.#logits = routes.map(({ phase, logits }, i) => ({ layer: routed[i]!, phase, buffer: logits }));
     this.#outputs = steps.flatMap((step) =>
-      step.op === 'experts' ? [{ layer: step.layer, phase: step.phase, buffer: step.out }] : [],
+      step.op === 'expertsDown' ? [{ layer: step.layer, phase: step.phase, buffer: step.out }] : [],
     );
     if (samples) this.#samples = samples.#samples;
   }
