@@ -3,15 +3,7 @@ import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { convert } from '@cflow/convert';
-import {
-  type CacheReplay,
-  loadAddon,
-  randomGenerator,
-  readTrace,
-  traceHeader,
-  traceTokens,
-  writeTrace,
-} from '@cflow/runtime-native';
+import { randomGenerator, readTrace, traceHeader, traceTokens, writeTrace } from '@cflow/runtime-native';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { cache, cacheMeasured } from '../src/experiments/cache/cache.js';
 import { predictions, record } from '../src/experiments/cache/record.js';
@@ -24,6 +16,7 @@ import {
   optimumHits,
   replayTrace,
 } from '../src/experiments/cache/replay.js';
+import { type CacheReplay, requireBenchAddon } from '../src/runner/addon.js';
 import { resultSchema } from '../src/runner/result.js';
 import { score } from '../src/scorecard/score.js';
 import { modelOf } from '../src/synth/geometry.js';
@@ -33,7 +26,7 @@ import { mostHits, naiveHits } from './naive-cache.js';
 /** Routings of the bundled model on its stories: 1,300 tokens, 6 layers, 2 of 8 experts. */
 const TRACE = join(import.meta.dirname, 'data/stories-arch2_4.trace.ndjson');
 const STORIES = join(import.meta.dirname, '../../../models/stories-arch2_4');
-const addon = loadAddon()!;
+const addon = requireBenchAddon();
 let directory: string;
 
 beforeAll(async () => {

@@ -4,10 +4,10 @@ import { copyFile, link, mkdir, mkdtemp, readFile, rm, stat, writeFile } from 'n
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { openFileSource } from '@cflow/format/node';
-import { requireAddon } from '@cflow/runtime-native';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { captured } from '../../runtime-native/test/helpers.js';
 import { main } from '../src/cli.js';
+import { requireBenchAddon } from '../src/runner/addon.js';
 import { makeFolder } from '../src/runner/files.js';
 import { answered } from '../src/runner/native.js';
 import { metric, readResult, writeResult } from '../src/runner/result.js';
@@ -117,7 +117,7 @@ it('folders are made one in another', async () => {
 });
 
 it('regions beyond the end of a file are an error of the file, whatever is still being read', async () => {
-  const { readRegions } = requireAddon();
+  const { readRegions } = requireBenchAddon();
   const source = await openFileSource(at('m.cflow'));
   const regions = Float64Array.of(0, source.size + 2 ** 20, 0, source.size);
   const how = { block: 4096, depth: 64, backend: 'auto', mode: 'auto', prefetch: true } as const;

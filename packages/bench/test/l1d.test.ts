@@ -2,15 +2,15 @@
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type CacheSimulation, loadAddon } from '@cflow/runtime-native';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { benchL1d, l1dMeasured } from '../src/research/l1d/bench.js';
 import { parseMisses } from '../src/research/l1d/cachegrind.js';
 import { cacheOfMachine, cacheText, parseCache, REPORTED_CACHES } from '../src/research/l1d/l1d.js';
 import { ARMS, simulate, WORKLOADS, widthOf, withoutHeaders } from '../src/research/l1d/simulate.js';
+import { type CacheSimulation, requireBenchAddon } from '../src/runner/addon.js';
 import { resultSchema } from '../src/runner/result.js';
 
-const addon = loadAddon()!;
+const addon = requireBenchAddon();
 const CASE: CacheSimulation = {
   dtype: 0,
   arithmetic: 'f32',

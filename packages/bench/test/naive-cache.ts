@@ -1,5 +1,5 @@
 /** A cache of experts as its docstring describes it, from whole histories and without any arithmetic to save work. */
-import type { CacheReplay } from '@cflow/runtime-native';
+import type { CacheReplay } from '../src/runner/addon.js';
 
 interface Use {
   readonly token: number;

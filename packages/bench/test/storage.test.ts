@@ -4,15 +4,15 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type ModelFile, openModel } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
-import { loadAddon, type RegionsOptions } from '@cflow/runtime-native';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { allPasses, benchStorage, regionsInOrder, repeated } from '../src/experiments/storage/passes.js';
 import { passName, storage, storageMeasured } from '../src/experiments/storage/storage.js';
+import { type RegionsOptions, requireBenchAddon } from '../src/runner/addon.js';
 import { resultSchema } from '../src/runner/result.js';
 import { modelOf } from '../src/synth/geometry.js';
 import { synthesizeModel } from '../src/synth/model.js';
 
-const addon = loadAddon()!;
+const addon = requireBenchAddon();
 const READ: RegionsOptions = { block: 65_536, depth: 3, backend: 'auto', mode: 'auto', prefetch: false };
 let directory: string;
 let path: string;

@@ -3,12 +3,9 @@
 #include "bandwidth.h"
 #include "disk.h"
 #include "handles.h"
-#include "locality.h"
 #include "quantize.h"
-#include "regions.h"
 #include "sampling.h"
 #include "sha256.h"
-#include "simulate_cache.h"
 
 namespace cflow {
 namespace {
@@ -58,11 +55,8 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("availableMemory", Napi::Function::New(env, available, "availableMemory"));
   exports.Set("openEngine", Napi::Function::New(env, open_engine, "openEngine"));
   export_bandwidth(env, exports);
-  export_cache_simulator(env, exports);
   export_disk(env, exports);
-  export_locality(env, exports);
   export_quantizer(env, exports);
-  export_regions(env, exports);
   export_sampling(env, exports);
   export_sha256(env, exports);
   return exports;

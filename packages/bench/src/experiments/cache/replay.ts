@@ -1,6 +1,7 @@
 /** Recorded routings against policies and sizes of the cache of experts. */
 import { CflowError } from '@cflow/format';
-import { type Addon, type CacheReplay, HALF_LIFE, requireAddon, type Trace } from '@cflow/runtime-native';
+import { HALF_LIFE, type Trace } from '@cflow/runtime-native';
+import { type BenchAddon, type CacheReplay, requireBenchAddon } from '../../runner/addon.js';
 import { answered } from '../../runner/native.js';
 import { breathe } from '../../runner/resources.js';
 
@@ -74,7 +75,7 @@ export async function replayTrace(
   shares: readonly number[],
   policies: readonly Policy[],
 ): Promise<ReplayReport> {
-  const addon = requireAddon();
+  const addon = requireBenchAddon();
   if (trace.tokens.length === 0) throw new CflowError('USAGE', 'the trace has no token');
   const keys = keysOf(trace);
   const sizes = shares.map((share) => sizeOf(share, keys));
@@ -91,7 +92,7 @@ export async function replayTrace(
 }
 
 async function hits(
-  addon: Addon,
+  addon: BenchAddon,
   keys: Keys,
   { halfLife, repeat = false }: Policy,
   slots: number,

@@ -3,7 +3,8 @@ import { join } from 'node:path';
 import { convert } from '@cflow/convert';
 import { buildPlan, CflowError, type Container, type ModelFile, openModel, type Region } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
-import { type Addon, type RegionsRead, randomGenerator, requireAddon } from '@cflow/runtime-native';
+import { type Addon, randomGenerator, requireAddon } from '@cflow/runtime-native';
+import { type BenchAddon, type RegionsRead, requireBenchAddon } from '../../runner/addon.js';
 import { Run } from '../../runner/experiment.js';
 import { answered } from '../../runner/native.js';
 import { kib } from '../../runner/options.js';
@@ -80,7 +81,7 @@ async function measureIn(folder: string, options: StorageOptions, run: Run): Pro
   try {
     opened.push(await open(options.model));
     opened.push(await open(await otherContainer(options.model, opened[0]!.container, folder)));
-    const passes = await readAll(addon, opened, options, run);
+    const passes = await readAll(requireBenchAddon(), opened, options, run);
     const sweep = await sweepBlocks(addon, opened[0]!, options, run);
     return { fileBytes: opened[0]!.size, block: options.block, depth: options.depth, passes, sweep };
   } finally {
@@ -121,7 +122,7 @@ export function allPasses(containers: readonly Container[]): Pass[] {
 }
 
 async function readAll(
-  addon: Addon,
+  addon: BenchAddon,
   files: readonly Opened[],
   { block, depth, runs, bytes, model }: StorageOptions,
   run: Run,

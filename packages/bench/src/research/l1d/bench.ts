@@ -1,6 +1,7 @@
 /** Claim 2: does the order of the weights on disk save misses of the first data cache? */
 import { CflowError, DTYPES } from '@cflow/format';
-import { type Addon, type MatvecTiming, requireAddon } from '@cflow/runtime-native';
+import { requireAddon } from '@cflow/runtime-native';
+import { type BenchAddon, type MatvecTiming, requireBenchAddon } from '../../runner/addon.js';
 import { Run } from '../../runner/experiment.js';
 import { answered } from '../../runner/native.js';
 import { throwIfInterrupted } from '../../runner/resources.js';
@@ -52,8 +53,8 @@ export interface L1dReport {
 
 /** @throws CflowError UNSUPPORTED without the addon, INTERNAL if the two layouts give different numbers */
 export async function benchL1d(options: L1dOptions, run = new Run()): Promise<L1dReport> {
-  const addon = requireAddon();
-  const isa = isaOf(addon, options.isa);
+  const addon = requireBenchAddon();
+  const isa = isaOf(options.isa);
   const simulated: SimulatedRow[] = [];
   const timed: TimedRow[] = [];
   const checked: CachegrindRow[] = [];
@@ -73,8 +74,8 @@ export async function benchL1d(options: L1dOptions, run = new Run()): Promise<L1
 }
 
 /** @throws CflowError USAGE for what the CPU has not */
-function isaOf(addon: Addon, wanted: string): string {
-  const { selected, available } = addon.isa();
+function isaOf(wanted: string): string {
+  const { selected, available } = requireAddon().isa();
   if (wanted === '') return selected;
   if (available.includes(wanted)) return wanted;
   throw new CflowError('USAGE', `--isa ${wanted} is none of this CPU`, {
@@ -84,7 +85,7 @@ function isaOf(addon: Addon, wanted: string): string {
   });
 }
 
-async function simulateAll(addon: Addon, workload: Workload, isa: string, options: L1dOptions) {
+async function simulateAll(addon: BenchAddon, workload: Workload, isa: string, options: L1dOptions) {
   const rows: SimulatedRow[] = [];
   for (const caches of options.caches) {
     for (const arm of ARMS) {
@@ -98,7 +99,7 @@ async function simulateAll(addon: Addon, workload: Workload, isa: string, option
   return rows;
 }
 
-async function time(addon: Addon, workload: Workload, arm: Arm, isa: string, options: L1dOptions) {
+async function time(addon: BenchAddon, workload: Workload, arm: Arm, isa: string, options: L1dOptions) {
   throwIfInterrupted();
   const rows = Math.min(workload.rows, options.timedRows);
   const timing = await answered(

@@ -2,7 +2,7 @@
 import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
 import { CflowError, TILE_ROWS } from '@cflow/format';
-import type { Addon, CacheGeometry } from '@cflow/runtime-native';
+import type { BenchAddon, CacheGeometry } from '../../runner/addon.js';
 import { interruption, throwIfInterrupted } from '../../runner/resources.js';
 import { type Arm, type Caches, simulate, type Workload } from './simulate.js';
 
@@ -26,7 +26,7 @@ export interface CachegrindRow {
  * @throws CflowError NOT_READABLE where valgrind or the program does not run
  */
 export async function crossCheck(
-  addon: Addon,
+  addon: BenchAddon,
   program: string,
   workload: Workload,
   arm: Arm,

@@ -2,7 +2,7 @@
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { CflowError } from '@cflow/format';
-import type { CacheGeometry } from '@cflow/runtime-native';
+import type { CacheGeometry } from '../../runner/addon.js';
 import { experiment } from '../../runner/experiment.js';
 import { count, SHARED } from '../../runner/options.js';
 import { benchL1d, l1dMeasured } from './bench.js';

@@ -1,5 +1,5 @@
 import { DTYPES, stripeBytes, TILE_COLS, TILE_HEADER_BYTES, TILE_ROWS } from '@cflow/format';
-import type { Addon, CacheGeometry, SimulatedCounts } from '@cflow/runtime-native';
+import type { BenchAddon, CacheGeometry, SimulatedCounts } from '../../runner/addon.js';
 
 /** The matrix-vector products that the report measures (§5.4), and their misses in simulated caches. */
 
@@ -97,7 +97,7 @@ export function widthOf(isa: string, arithmetic: Arm['arithmetic']): number {
 }
 
 export async function simulate(
-  addon: Addon,
+  addon: BenchAddon,
   { name, rows, cols }: Workload,
   arm: Arm,
   options: SimulateOptions,

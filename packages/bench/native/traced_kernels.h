@@ -1,7 +1,7 @@
-// Kernels that tell which addresses they touch (kernels/trace.h), by the names of what they are like.
+// Kernels that tell which addresses they touch (trace.h), by the names of what they are like.
 #pragma once
 
-#include "../kernels/kernels.h"
+#include "kernels/kernels.h"
 
 namespace cflow {
 

@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "io_values.h"
+#include "addon/io_values.h"
 #include "region_reader.h"
-#include "work.h"
+#include "addon/work.h"
 
 namespace cflow {
 namespace {

@@ -1,7 +1,7 @@
 // What a product of a matrix and a vector costs in caches that are simulated.
 #pragma once
 
-#include "../kernels/cache_model.h"
+#include "cache_model.h"
 #include "traced_kernels.h"
 
 namespace cflow {

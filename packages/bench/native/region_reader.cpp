@@ -9,7 +9,7 @@
 #include <cstring>
 #include <thread>
 
-#include "../base/memory.h"
+#include "base/memory.h"
 
 namespace cflow {
 namespace {

@@ -34,8 +34,8 @@ static inline void trace_fill(void* to, int byte, size_t bytes) {
 #define __builtin_memset(to, byte, bytes) ::cflow::trace_fill(to, byte, bytes)
 #define __builtin_prefetch(at, ...) ::cflow::trace_prefetch(at)
 
-#include "matrix_f32.h"
-#include "matrix_q8.h"
+#include "kernels/matrix_f32.h"
+#include "kernels/matrix_q8.h"
 
 namespace cflow {
 namespace {

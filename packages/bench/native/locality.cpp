@@ -2,9 +2,9 @@
 
 #include <bit>
 
+#include "addon/options.h"
+#include "addon/work.h"
 #include "matvec_timing.h"
-#include "options.h"
-#include "work.h"
 
 namespace cflow {
 namespace {

@@ -1,7 +1,7 @@
 // Recorded routings against the engine's own cache of experts.
 #pragma once
 
-#include "env_state.h"
+#include <napi.h>
 
 namespace cflow {
 

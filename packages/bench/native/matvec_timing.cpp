@@ -3,8 +3,8 @@
 #include <chrono>
 #include <cstring>
 
-#include "../base/error.h"
-#include "../base/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 
 #if defined(__linux__)
 #include <linux/perf_event.h>

@@ -1,4 +1,4 @@
-#include "../kernels/trace.h"
+#include "trace.h"
 
 #include "traced_kernels.h"
 

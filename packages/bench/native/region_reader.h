@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "../tiers/fetch.h"
+#include "tiers/fetch.h"
 
 namespace cflow {
 

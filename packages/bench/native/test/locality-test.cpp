@@ -5,8 +5,8 @@
 #include <cinttypes>
 #include <vector>
 
-#include "../addon/cache_simulation.h"
-#include "kernel-check.h"
+#include "../cache_simulation.h"
+#include "test/kernel-check.h"
 
 namespace {
 

@@ -4,8 +4,8 @@
 
 #include <cstring>
 
-#include "../base/error.h"
-#include "../base/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 
 namespace cflow {
 namespace {

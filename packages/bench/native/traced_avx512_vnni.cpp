@@ -1,9 +1,9 @@
 // The kernels of kernels/q8_avx512_vnni_matvec.h as they are, with loads and stores that tell of themselves.
 #if defined(__AVX512VNNI__)
-#include "../kernels/trait_avx512.h"
+#include "kernels/trait_avx512.h"
 #endif
 
-#include "../kernels/trace.h"
+#include "trace.h"
 
 #include "traced_kernels.h"
 
@@ -23,9 +23,9 @@
 namespace cflow {
 namespace {
 
-#include "../kernels/q8_avx512_vnni.h"
+#include "kernels/q8_avx512_vnni.h"
 
-#include "../kernels/q8_avx512_vnni_matvec.h"
+#include "kernels/q8_avx512_vnni_matvec.h"
 
 [[maybe_unused]] constexpr auto kNotTraced = vnni_quantize_row;
 

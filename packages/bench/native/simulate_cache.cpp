@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <deque>
+#include <span>
 
-#include "../tiers/expert_cache.h"
-#include "options.h"
-#include "work.h"
+#include "addon/options.h"
+#include "addon/work.h"
+#include "tiers/expert_cache.h"
 
 namespace cflow {
 namespace {
