@@ -48,12 +48,14 @@ const NO_SINK = { name: 'nowhere', write: async () => undefined };
 export function draftMetadata(
   config: ModelConfig,
   options: Pick<ConvertOptions, 'dtype' | 'scaleSearch' | 'zeroNonfinite'>,
-  source?: Pick<CheckpointSource, 'name' | 'files' | 'tokenizer'>,
+  source?: Pick<CheckpointSource, 'name' | 'files' | 'tokenizer'> &
+    Partial<Pick<CheckpointSource, 'generation'>>,
 ): MetadataDraft {
   const files = source?.files.map(({ name, bytes }) => ({ name, bytes, sha256: '0'.repeat(64) })) ?? [];
   return {
     config,
     ...(source?.tokenizer ? { tokenizer: source.tokenizer } : {}),
+    ...(source?.generation ? { generation: source.generation } : {}),
     source: { name: source?.name ?? config.name, files },
     converter: {
       version: CONVERTER_VERSION,
@@ -141,7 +143,7 @@ async function convertCheckpoint(options: ConvertOptions): Promise<ConvertResult
       await writer.finish({ ...metadata.source, files: hashedFiles(source.files, sums) });
       return writer.layout;
     });
-    const notes = [...vocabularyNotes(source), ...resumeNotes(sink, options)];
+    const notes = [...vocabularyNotes(source), ...source.notes, ...resumeNotes(sink, options)];
     return resultOf(options, layout, started, notes);
   } finally {
     await source.close();

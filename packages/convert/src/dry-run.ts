@@ -51,16 +51,17 @@ export async function dryRun(request: Partial<ConvertRequest>): Promise<DryRunRe
   }
   const dtype = request.dtype ?? gguf?.dtype;
   const options = await resolveOptions({ ...request, ...(dtype && { dtype }), source: source ?? '', output });
-  const { config, checkpoint, weights } = gguf ?? (await draft(source, options));
+  const { config, checkpoint, weights, notes } = gguf ?? (await draft(source, options));
   const layout = plannedLayout(draftMetadata(config, options, checkpoint), options);
-  return { ...reportOf(layout, options.dtype), weightsPresent: weights };
+  return { ...reportOf(layout, options.dtype), weightsPresent: weights, notes };
 }
 
 async function draft(source: string | undefined, { model, cache, onRetry }: ConvertOptions) {
   if (source !== undefined) {
     const checkpoint = await openSource({ source, model, cache, onRetry, dryRun: true });
     await checkpoint.close();
-    return { config: checkpoint.config, checkpoint, weights: checkpoint.hasWeights };
+    const { config, notes } = checkpoint;
+    return { config, checkpoint, weights: checkpoint.hasWeights, notes };
   }
   const preset = Object.hasOwn(PRESETS, model) ? PRESETS[model] : undefined;
   if (!preset) {
@@ -68,7 +69,7 @@ async function draft(source: string | undefined, { model, cache, onRetry }: Conv
       remedy: `presets: ${Object.keys(PRESETS).join(', ')}`,
     });
   }
-  return { config: preset, checkpoint: undefined, weights: false };
+  return { config: preset, checkpoint: undefined, weights: false, notes: [] };
 }
 
 function reportOf(layout: Layout, dtype: ModelFile['dtype']): DryRunReport {

@@ -200,7 +200,7 @@ describe('llama', () => {
     expect(config({ hidden_act: 'gelu' }).layers[0]!.ffn!.activation).toBe('gelu');
     expect(config({ eos_token_id: 5 }).eosTokenIds).toEqual([5]);
     const generated = config({ eos_token_id: 5, bos_token_id: 3 }, { eos_token_id: [6, 7] });
-    expect(generated).toMatchObject({ eosTokenIds: [6, 7], bosTokenId: 3 });
+    expect(generated).toMatchObject({ eosTokenIds: [6, 7, 5], bosTokenId: 3 });
   });
 
   it('names its tensors as Hugging Face does', () => {

@@ -176,6 +176,7 @@ export async function makeCflow(
   config: ModelConfigInput,
   dtype: 'f32' | 'f16' | 'q8_0' | 'q4_0',
   tokenizer?: object,
+  more: Readonly<Record<string, object>> = {},
 ): Promise<string> {
   const { modelTensors } = await import('@cflow/format');
   const parsed = parseModelConfig(config);
@@ -187,6 +188,7 @@ export async function makeCflow(
     'config.json': { ...parsed, model_type: 'cflow' },
     'model.safetensors': safetensors(Object.fromEntries(tensors)),
     ...(tokenizer && { 'tokenizer.json': tokenizer }),
+    ...more,
   });
   const output = join(dir, 'model.cflow');
   await convert({ source: dir, output, dtype, threads: 1 });

@@ -250,3 +250,62 @@ it('the original tokenizer.json comes through a file unchanged', async () => {
   expect(metadata.tokenizer?.tokenizerJson).toBe(JSON.stringify(SENTENCE_PIECE));
   expect(metadata.tokenizer?.vocabSize).toBe(137);
 });
+
+it('all ids that end a text, tokenizer_config.json and the chat template come through a file', async () => {
+  const settings = {
+    bos_token: '<s>',
+    eos_token: { content: '</s>' },
+    chat_template: '{{ bos_token }}{{ eos_token }}',
+  };
+  const eosTokenIds = [130, 133, 132, 131];
+  const cflow = await makeCflow({ ...MODELS.llama!, eosTokenIds }, 'f32', SENTENCE_PIECE, {
+    'tokenizer_config.json': settings,
+  });
+  const [gguf, back] = ['a.gguf', 'b.cflow'].map((name) => join(dirname(cflow), name)) as [string, string];
+  const { notes } = await convert({ source: cflow, output: gguf, threads: 1 });
+  expect(notes).toContain('other programs read 3 of the 4 ids that end a text');
+  const { metadata: keys } = parseGguf(await readFile(gguf));
+  expect(['eos', 'eot', 'eom'].map((key) => keys[`tokenizer.ggml.${key}_token_id`])).toEqual([130, 133, 132]);
+  await convert({ source: gguf, output: back, threads: 1 });
+  const source = await openFileSource(back);
+  const { config, metadata } = await openModel(source);
+  await source.close();
+  expect(config.eosTokenIds).toEqual(eosTokenIds);
+  expect(JSON.parse(metadata.tokenizer!.tokenizerConfigJson!)).toEqual(settings);
+  expect(metadata.tokenizer!.chatTemplate).toBe(settings.chat_template);
+});
+
+describe('a GGUF of another program', () => {
+  const read = (pre: string) =>
+    importTokenizer(
+      new Map<string, GgufValue>([
+        ['tokenizer.ggml.model', 'gpt2'],
+        ['tokenizer.ggml.pre', pre],
+        ['tokenizer.ggml.tokens', ['a', 'b', 'ab', '<s>', '</s>']],
+        ['tokenizer.ggml.merges', ['a b']],
+        ['tokenizer.ggml.bos_token_id', 3],
+        ['tokenizer.ggml.eos_token_id', 4],
+      ]),
+      'x.gguf',
+    );
+
+  it.each([
+    'deepseek-r1-qwen',
+    'smaug-bpe',
+    'tekken',
+    'gpt-4o',
+    'llama3',
+    'falcon',
+    'deepseek-v3',
+    'command-r',
+  ])('has the pre-tokenizer %s, and names its special tokens', (pre) => {
+    const { tokenizer, notes } = read(pre);
+    expect(notes).toEqual([]);
+    expect(new TextTokenizer(tokenizer!).encode('ab', { specialTokens: false })).toEqual([2]);
+    expect(JSON.parse(tokenizer!.tokenizerConfigJson!)).toEqual({ bos_token: '<s>', eos_token: '</s>' });
+  });
+
+  it('has one that is not known: it is named', () => {
+    expect(read('nonesuch')).toEqual({ notes: [expect.stringContaining('the pre-tokenizer "nonesuch"')] });
+  });
+});

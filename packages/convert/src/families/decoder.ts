@@ -199,13 +199,17 @@ function dividedHeadDim({ hidden_size, num_attention_heads }: DecoderJson, file:
   );
 }
 
-/** generation_config.json first: it is what generation really stops at. Absent means the class default, null none. */
+/**
+ * A text ends at the ids of generation_config.json and of config.json, each of which may lack one. Absent in both means the
+ * class default, null none.
+ */
 function tokensFrom({ defaults }: DecoderRow, json: JsonObject, { file, generation }: ConfigContext) {
   const own = readFields(tokenSchema, { ...defaults, ...json }, file);
   const generated = readFields(tokenSchema, generation ?? {}, 'generation_config.json');
   const bos = generated.bos_token_id ?? own.bos_token_id;
+  const stated = 'eos_token_id' in json || generated.eos_token_id == null ? own.eos_token_id : undefined;
   return {
     ...(typeof bos === 'number' && { bosTokenId: bos }),
-    eosTokenIds: generated.eos_token_id ?? own.eos_token_id ?? [],
+    eosTokenIds: [...new Set([...(generated.eos_token_id ?? []), ...(stated ?? [])])],
   };
 }

@@ -20,6 +20,7 @@ import {
 } from '../options.js';
 import { throwIfInterrupted } from '../pipeline/interrupt.js';
 import type { CheckpointSource } from '../sources/checkpoint.js';
+import { tokenizerNotes } from '../sources/tokenizer-check.js';
 import type { AtomicFile } from '../targets/atomic-file.js';
 import { exportGguf, planExport } from './export.js';
 import { importGguf } from './import.js';
@@ -118,7 +119,8 @@ async function fromGguf(request: ConvertRequest, tools: ConvertTools): Promise<C
     const model = await openGguf(source);
     const options = { ...(await resolveOptions(request)), dtype: request.dtype ?? model.dtype };
     await checkTarget(options.output, [options.source], options.overwrite);
-    const { tokenizer, notes } = model.tokenizer;
+    const { tokenizer } = model.tokenizer;
+    const notes = [...model.tokenizer.notes, ...(await tokenizerNotes(tokenizer))];
     const name = basename(options.source);
     const files = [{ name, path: options.source, bytes: source.size }];
     const metadata = tools.draftMetadata(model.config, options, { name, files, tokenizer });
@@ -145,7 +147,9 @@ export async function ggufDraft(path: string) {
     const { config, dtype, tokenizer } = await openGguf(source);
     const name = basename(path);
     const files = [{ name, path, bytes: source.size }];
-    return { config, dtype, weights: true, checkpoint: { name, files, tokenizer: tokenizer.tokenizer } };
+    const checkpoint = { name, files, tokenizer: tokenizer.tokenizer };
+    const notes = [...tokenizer.notes, ...(await tokenizerNotes(tokenizer.tokenizer))];
+    return { config, dtype, weights: true, checkpoint, notes };
   } finally {
     await source.close();
   }

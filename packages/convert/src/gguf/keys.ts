@@ -161,7 +161,8 @@ export function configFromKeys(
     return typeof id === 'number' && id < facts.vocabSize ? id : undefined;
   };
   const bos = token('bos');
-  const eos = [...new Set([token('eos'), token('eot')])].filter((id) => id !== undefined);
+  const named = [...new Set([token('eos'), token('eot'), token('eom')])].filter((id) => id !== undefined);
+  const eos = ownEosIds(values.get(EOS_IDS_KEY), facts.vocabSize) ?? named;
   const layers = layersFrom(architecture, keys, facts, layerCount);
   const input: ModelConfigInput = {
     name: typeof name === 'string' && name !== '' ? name.slice(0, 256) : architecture.name,
@@ -179,6 +180,15 @@ export function configFromKeys(
     layers,
   };
   return parseModelConfig(input, file);
+}
+
+/** All ids that end a text, which GGUF has keys for three of. */
+export const EOS_IDS_KEY = 'cflow.eos_token_ids';
+
+function ownEosIds(value: GgufValue | undefined, vocabSize: number): number[] | undefined {
+  const ids: unknown = value;
+  if (!Array.isArray(ids)) return undefined;
+  return ids.filter((id): id is number => typeof id === 'number' && id < vocabSize);
 }
 
 type LayerInput = ModelConfigInput['layers'][number];

@@ -1,6 +1,7 @@
 /** tokenizer.json → tokenizer.ggml.*: what llama.cpp tokenizes by. */
 import { CflowError, type Metadata, type ModelConfig } from '@cflow/format';
 import { z } from 'zod';
+import { EOS_IDS_KEY } from './keys.js';
 import type { GgufEntry } from './schema.js';
 import { byteOf, PRE_TOKENIZERS, SPACE, TOKEN_TYPES } from './tokenizer-common.js';
 import { placeholderTokenizer } from './tokenizer-placeholder.js';
@@ -35,6 +36,11 @@ const schema = z.looseObject({
 type Json = z.output<typeof schema>;
 type Merge = readonly [string, string];
 
+/** eos, eot and eom. */
+const ENDS = 3;
+/** tokenizer_config.json, as it was. */
+export const TOKENIZER_CONFIG = 'huggingface.config';
+
 /** Entries of a file without a tokenizer: token ids are all that it can be given. */
 function without(why: string, config: ModelConfig): TokenizerEntries {
   return {
@@ -67,11 +73,19 @@ export function exportTokenizer(tokenizer: Tokenizer | undefined, config: ModelC
       ...kind.entries,
       ...specialTokens(json, tokenizer, config),
       text('huggingface.json', tokenizer.tokenizerJson),
+      ...(tokenizer.tokenizerConfigJson === undefined
+        ? []
+        : [text(TOKENIZER_CONFIG, tokenizer.tokenizerConfigJson)]),
       ...(tokenizer.chatTemplate === undefined ? [] : [text('chat_template', tokenizer.chatTemplate)]),
     ],
-    notes: dropped
-      ? [`${dropped} tokens beyond the ${config.vocabSize} rows of the embedding were left out`]
-      : [],
+    notes: [
+      ...(dropped
+        ? [`${dropped} tokens beyond the ${config.vocabSize} rows of the embedding were left out`]
+        : []),
+      ...(config.eosTokenIds.length > ENDS
+        ? [`other programs read ${ENDS} of the ${config.eosTokenIds.length} ids that end a text`]
+        : []),
+    ],
   };
 }
 
@@ -155,7 +169,11 @@ function preTokenizerOf(json: Json): string | undefined {
   const digits = steps.some(({ type }) => type === 'Digits');
   const ignoreMerges = json.model.ignore_merges ?? false;
   return PRE_TOKENIZERS.find(
-    (row) => row.pattern === pattern && (row.digits ?? false) === digits && row.ignoreMerges === ignoreMerges,
+    (row) =>
+      row.first === undefined &&
+      row.pattern === pattern &&
+      (row.digits ?? false) === digits &&
+      row.ignoreMerges === ignoreMerges,
   )?.pre;
 }
 
@@ -172,6 +190,7 @@ function specialTokens(json: Json, tokenizer: Tokenizer, config: ModelConfig): G
     bos: config.bosTokenId ?? idOf(settings.bos_token),
     eos: config.eosTokenIds[0] ?? idOf(settings.eos_token),
     eot: config.eosTokenIds[1],
+    eom: config.eosTokenIds[2],
     unknown: idOf(json.model.unk_token ?? settings.unk_token),
     padding: idOf(settings.pad_token),
   };
@@ -183,6 +202,9 @@ function specialTokens(json: Json, tokenizer: Tokenizer, config: ModelConfig): G
   };
   return [
     ...Object.keys(ids).flatMap(id),
+    ...(config.eosTokenIds.length > 0
+      ? ([[EOS_IDS_KEY, 'array', config.eosTokenIds, 'u32']] as GgufEntry[])
+      : []),
     ['tokenizer.ggml.add_bos_token', 'bool', first !== undefined && idOf(first) === ids.bos],
     ['tokenizer.ggml.add_eos_token', 'bool', last !== undefined && idOf(last) === ids.eos],
   ];

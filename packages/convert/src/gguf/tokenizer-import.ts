@@ -2,7 +2,8 @@
 import { CflowError, type Metadata } from '@cflow/format';
 import { readTokenizer } from '../sources/tokenizer.js';
 import type { GgufValue } from './schema.js';
-import { byteOf, PRE_TOKENIZERS, SPACE, TOKEN_TYPES } from './tokenizer-common.js';
+import { byteOf, preTokenizer, SPACE, TOKEN_TYPES } from './tokenizer-common.js';
+import { TOKENIZER_CONFIG } from './tokenizer-export.js';
 import { PLACEHOLDER, PLACEHOLDER_KEY } from './tokenizer-placeholder.js';
 
 type Tokenizer = NonNullable<Metadata['tokenizer']>;
@@ -24,19 +25,37 @@ export function importTokenizer(values: Values, file: string): ImportedTokenizer
   const original = values.get('tokenizer.huggingface.json');
   const template = values.get('tokenizer.chat_template');
   const made = typeof original === 'string' && original !== '' ? original : madeJson(values, file);
-  if (made === undefined) {
-    const model = values.get('tokenizer.ggml.model') ?? 'none';
-    return { notes: [`no tokenizer: of the kinds in GGUF ${JSON.stringify(model)} is not read`] };
-  }
+  if (made === undefined) return { notes: [`no tokenizer: ${whyNot(values)}; the file takes token ids`] };
+  const config = values.get(`tokenizer.${TOKENIZER_CONFIG}`);
   const bytes = (text: string) => new TextEncoder().encode(text);
   const tokenizer = readTokenizer(
     {
       tokenizerJson: bytes(made),
+      tokenizerConfigJson: bytes(typeof config === 'string' ? config : namedTokens(values)),
       ...(typeof template === 'string' && { chatTemplate: bytes(template) }),
     },
     (name) => `${file}: ${name}`,
   );
   return tokenizer ? { tokenizer, notes: [] } : { notes: [] };
+}
+
+function whyNot(values: Values): string {
+  const model = values.get('tokenizer.ggml.model') ?? 'none';
+  if (model !== 'gpt2') return `of the kinds in GGUF ${JSON.stringify(model)} is not read`;
+  const pre = values.get('tokenizer.ggml.pre') ?? 'default';
+  return `the pre-tokenizer ${JSON.stringify(pre)} (tokenizer.ggml.pre) is not known, or its merges are missing`;
+}
+
+/** tokenizer_config.json as far as the keys say: templates name these tokens. */
+function namedTokens(values: Values): string {
+  const tokens: unknown = values.get('tokenizer.ggml.tokens');
+  const named = { bos_token: 'bos', eos_token: 'eos', unk_token: 'unknown', pad_token: 'padding' };
+  const entries = Object.entries(named).flatMap(([field, key]) => {
+    const id = values.get(`tokenizer.ggml.${key}_token_id`);
+    const token: unknown = Array.isArray(tokens) && typeof id === 'number' ? tokens[id] : undefined;
+    return typeof token === 'string' ? [[field, token]] : [];
+  });
+  return JSON.stringify(Object.fromEntries(entries));
 }
 
 interface Vocabulary {
@@ -198,12 +217,18 @@ function mergesOf(
 
 function byteLevelJson(vocabulary: Vocabulary): object | undefined {
   const { values, file } = vocabulary;
-  const pre = PRE_TOKENIZERS.find((row) => row.pre === (values.get('tokenizer.ggml.pre') ?? 'default'));
+  const pre = preTokenizer(values.get('tokenizer.ggml.pre') ?? 'default');
   const merges = list(values, 'merges', isText, file);
   if (!pre || !merges) return undefined;
-  const split = { type: 'Split', pattern: { Regex: pre.pattern }, behavior: 'Isolated', invert: false };
+  const split = (pattern: string) => ({
+    type: 'Split',
+    pattern: { Regex: pattern },
+    behavior: 'Isolated',
+    invert: false,
+  });
   const steps = [
-    ...(pre.pattern ? [split] : []),
+    ...(pre.first ?? []).map(split),
+    ...(pre.pattern ? [split(pre.pattern)] : []),
     ...(pre.digits ? [{ type: 'Digits', individual_digits: true }] : []),
     { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: !pre.pattern },
   ];
@@ -212,7 +237,7 @@ function byteLevelJson(vocabulary: Vocabulary): object | undefined {
     added_tokens: addedTokens(vocabulary),
     normalizer: null,
     pre_tokenizer: { type: 'Sequence', pretokenizers: steps },
-    post_processor: postProcessor(vocabulary, pre.pre === 'llama-bpe'),
+    post_processor: postProcessor(vocabulary, pre.addsBos ?? false),
     decoder: { type: 'ByteLevel', add_prefix_space: true, trim_offsets: true, use_regex: true },
     model: {
       type: 'BPE',

@@ -1,10 +1,11 @@
 /** A checkpoint directory as the converter sees it: a configuration and tensors by canonical name. */
 import { stat } from 'node:fs/promises';
-import { CflowError, type ModelConfig, modelTensors, PRESETS } from '@cflow/format';
+import { CflowError, type Metadata, type ModelConfig, modelTensors, PRESETS } from '@cflow/format';
 import { errno } from '@cflow/format/node';
 import { cflow, type Family, readModelConfig, type TensorPlace } from '../families/index.js';
 import { parseJsonObject } from '../json.js';
 import { type CheckpointFiles, directoryFiles, hasFile } from './files.js';
+import { readGeneration } from './generation.js';
 import { listTensorMismatches, scalesName, tensorPlaces, throwMismatches } from './mismatch.js';
 import { type BlockScales, checkScales, PlacedTensor, Slabs } from './placed.js';
 import {
@@ -24,6 +25,7 @@ import {
   type Weights,
 } from './shards.js';
 import { readTokenizer, type Tokenizer } from './tokenizer.js';
+import { tokenizerNotes } from './tokenizer-check.js';
 
 /** JSON files and templates are read whole; the largest tokenizers have some 35 MB. */
 export const MAX_TEXT_BYTES = 128 * 1024 * 1024;
@@ -57,6 +59,10 @@ export interface CheckpointSource {
   /** Every file that was read or will be: weights first, then texts. */
   readonly files: readonly SourceFile[];
   readonly tokenizer: Tokenizer | undefined;
+  /** Sampling defaults of generation_config.json. */
+  readonly generation: Metadata['generation'];
+  /** What was not taken as it stands, and what our libraries cannot run. */
+  readonly notes: readonly string[];
   /** false after a dry run without weights: `tensor` and `rowsF32` then throw. */
   readonly hasWeights: boolean;
   /** dtype in the checkpoint and shape of a tensor. */
@@ -97,8 +103,16 @@ export async function openCheckpoint(
   if (!options.files) await checkDirectory(path);
   const files = options.files ?? directoryFiles(path);
   const texts = textFiles(files);
-  const { family, config, quantization } = await readConfig(files, texts, options.model ?? 'auto');
-  const tokenizer = await tokenizerOf(files, texts);
+  const notes: string[] = [];
+  const note = (text: string) => void notes.push(text);
+  const { family, config, quantization, generation } = await readConfig(
+    files,
+    texts,
+    options.model ?? 'auto',
+    note,
+  );
+  const tokenizer = await tokenizerOf(files, texts, note);
+  notes.push(...(await tokenizerNotes(tokenizer)));
   const weights = await openWeights(path, files, texts, options.dryRun ?? false);
   try {
     // Without weights nothing is converted, and sizes are those of the model before it was quantized.
@@ -109,7 +123,7 @@ export async function openCheckpoint(
     }
     const places = tensorPlaces(config, family, path, weights?.tensors);
     const model = { name: files.origin, path, config, quantization };
-    return checkpointSource({ ...model, tokenizer, texts, weights, places });
+    return checkpointSource({ ...model, tokenizer, generation, notes, texts, weights, places });
   } catch (error) {
     await weights?.close();
     throw error;
@@ -121,6 +135,8 @@ interface Parts {
   path: string;
   config: ModelConfig;
   tokenizer: Tokenizer | undefined;
+  generation: Metadata['generation'];
+  notes: readonly string[];
   texts: Texts;
   weights: Weights | undefined;
   places: ReadonlyMap<string, TensorPlace>;
@@ -168,7 +184,7 @@ function scalesOf(
 }
 
 function checkpointSource(parts: Parts): CheckpointSource {
-  const { name, config, tokenizer, texts, weights } = parts;
+  const { name, config, tokenizer, generation, notes, texts, weights } = parts;
   const find = finder(parts);
   const slabs = new Slabs();
   const shards = weights?.shards ?? [];
@@ -180,6 +196,8 @@ function checkpointSource(parts: Parts): CheckpointSource {
       ...texts.files,
     ],
     tokenizer,
+    generation,
+    notes,
     hasWeights: weights !== undefined,
     tensor: (canonical) => {
       const { stored, shape } = find(canonical);
@@ -219,8 +237,16 @@ async function readConfig(
   files: CheckpointFiles,
   texts: Texts,
   model: string,
-): Promise<{ family: Family; config: ModelConfig; quantization: Quantization | undefined }> {
-  if (model !== 'auto') return { family: cflow, config: presetNamed(model), quantization: undefined };
+  note: (text: string) => void,
+): Promise<{
+  family: Family;
+  config: ModelConfig;
+  quantization: Quantization | undefined;
+  generation: Metadata['generation'];
+}> {
+  if (model !== 'auto') {
+    return { family: cflow, config: presetNamed(model), quantization: undefined, generation: undefined };
+  }
   const file = files.at('config.json');
   const bytes = await texts.read('config.json');
   if (!bytes) {
@@ -234,7 +260,7 @@ async function readConfig(
     generationBytes && parseJsonObject(generationBytes, { file: files.at('generation_config.json') });
   const json = parseJsonObject(bytes, { file });
   const read = readModelConfig(json, { name: files.modelName, file, generation });
-  return { ...read, quantization: readQuantization(json) };
+  return { ...read, quantization: readQuantization(json), generation: readGeneration(generation, note) };
 }
 
 function presetNamed(model: string): ModelConfig {
@@ -248,13 +274,18 @@ function presetNamed(model: string): ModelConfig {
   });
 }
 
-async function tokenizerOf(at: CheckpointFiles, texts: Texts): Promise<Tokenizer | undefined> {
+async function tokenizerOf(
+  at: CheckpointFiles,
+  texts: Texts,
+  note: (text: string) => void,
+): Promise<Tokenizer | undefined> {
   const files = {
     ...(await vocabulary(texts)),
     tokenizerConfigJson: await texts.read('tokenizer_config.json'),
     chatTemplate: await texts.read('chat_template.jinja'),
+    chatTemplateJson: await texts.read('chat_template.json'),
   };
-  return readTokenizer(files, at.at);
+  return readTokenizer(files, at.at, note);
 }
 
 /** tokenizer.json, or the older pair of files where there is none. */

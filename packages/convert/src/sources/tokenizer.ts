@@ -10,25 +10,39 @@ export interface TokenizerFiles {
   tokenizerJson?: Uint8Array | undefined;
   tokenizerConfigJson?: Uint8Array | undefined;
   chatTemplate?: Uint8Array | undefined;
+  /** chat_template.json, as processors have it. */
+  chatTemplateJson?: Uint8Array | undefined;
   /** vocab.json and merges.txt, which stand in for tokenizer.json. */
   vocabJson?: Uint8Array | undefined;
   merges?: Uint8Array | undefined;
 }
 
-const namedTemplates = z.array(z.object({ name: z.string(), template: z.string() }));
+const namedTemplates = z.union([
+  z.array(z.object({ name: z.string(), template: z.string() })),
+  z
+    .record(z.string(), z.string())
+    .transform((named) => Object.entries(named).map(([name, template]) => ({ name, template }))),
+]);
 
 /**
- * What goes into the metadata: the texts as they were, the chat template from its own file or from
- * tokenizer_config.json, and the size of the vocabulary. Undefined without a tokenizer.json or what makes one.
+ * What goes into the metadata: the texts as they were, the chat template from its own file, from tokenizer_config.json or
+ * from chat_template.json, and the size of the vocabulary. Undefined without a tokenizer.json or what makes one.
+ * @param note told of what is not taken
  * @throws CflowError CONFIG_INVALID for broken JSON (line and column), a tokenizer without a vocabulary, or ids beyond any
  */
-export function readTokenizer(files: TokenizerFiles, at: (name: string) => string): Tokenizer | undefined {
+export function readTokenizer(
+  files: TokenizerFiles,
+  at: (name: string) => string,
+  note: (text: string) => void = () => undefined,
+): Tokenizer | undefined {
   const settings =
     files.tokenizerConfigJson &&
     parseJsonObject(files.tokenizerConfigJson, { file: at('tokenizer_config.json') });
   const json = tokenizerJson(files, settings, at);
   if (!json) return undefined;
-  const chatTemplate = files.chatTemplate ? text(files.chatTemplate) : templateOf(settings?.chat_template);
+  const chatTemplate = files.chatTemplate
+    ? text(files.chatTemplate)
+    : (templateOf(settings?.chat_template, note) ?? templateOf(processorTemplate(files, at), note));
   const vocabSize = tokenizerVocabSize(json);
   if (vocabSize === 0) {
     throw new CflowError('CONFIG_INVALID', 'no vocabulary', {
@@ -80,10 +94,21 @@ function highest(ids: readonly (JsonValue | undefined)[]): number {
   return ids.reduce<number>((most, id) => (typeof id === 'number' && id > most ? id : most), -1);
 }
 
-function templateOf(template: JsonValue | undefined): string | undefined {
+function processorTemplate(files: TokenizerFiles, at: (name: string) => string): JsonValue | undefined {
+  if (!files.chatTemplateJson) return undefined;
+  return parseJsonObject(files.chatTemplateJson, { file: at('chat_template.json') }).chat_template;
+}
+
+/** Of several templates the one called default, as in transformers; which other one is meant is not guessed. */
+function templateOf(template: JsonValue | undefined, note: (text: string) => void): string | undefined {
   if (typeof template === 'string') return template;
   const named = namedTemplates.safeParse(template).data ?? [];
-  return (named.find(({ name }) => name === 'default') ?? named[0])?.template;
+  const chosen = named.find(({ name }) => name === 'default')?.template;
+  if (chosen === undefined && named.length > 0) {
+    const names = named.map(({ name }) => JSON.stringify(name)).join(', ');
+    note(`no chat template was taken: none of ${names} is called "default"`);
+  }
+  return chosen;
 }
 
 function text(bytes: Uint8Array): string {
