@@ -7,6 +7,7 @@ import type { ModelFile, Region } from './layout-types.js';
 import { type ByteSink, type ByteSource, readExactly } from './source.js';
 import { requireChecksum, streamPieces } from './tensors.js';
 
+/** How a model is written as one safetensors file. */
 export interface SafetensorsExportOptions {
   readonly crc32?: Crc32;
   /** Bytes of the source that were read since the last call. */
