@@ -6,13 +6,15 @@
  */
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import { byteLevelTokenizer } from '../../convert/src/sources/byte-bpe.js';
 import { randomGenerator } from '../src/sampling/random.js';
 import { TextTokenizer } from '../src/text/tokenizer.js';
 import { tokenizerMetadata } from './model-file.js';
 
 const TEXTS = Number(process.env.CFLOW_STREAMED_TEXTS ?? 20);
+// The full run takes minutes.
+if (TEXTS > 100) vi.setConfig({ testTimeout: 3_600_000 });
 const resolve = (name: string) => createRequire(import.meta.url).resolve(name);
 const read = (name: string) => readFileSync(resolve(name), 'utf8');
 

@@ -25,6 +25,7 @@ constexpr double kRounder = 6755399441055744;
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define CFLOW_AVX2 __attribute__((target("avx2")))
+#define CFLOW_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
 #endif
 #define CFLOW_INLINE inline __attribute__((always_inline))
 
@@ -144,12 +145,19 @@ void gather_baseline(const Row& row, int bin, size_t count, std::vector<uint32_t
 #if defined(CFLOW_AVX2)
 CFLOW_AVX2 float largest_avx2(const float* logits, size_t count) { return find_largest(logits, count); }
 CFLOW_AVX2 void fill_avx2(const Row& row, Bins& bins) { fill_bins(row, bins); }
+CFLOW_AVX2 void gather_avx2(const Row& row, int bin, size_t count, std::vector<uint32_t>& ids) {
+  gather(row, bin, count, ids);
+}
+CFLOW_AVX512 void fill_avx512(const Row& row, Bins& bins) { fill_bins(row, bins); }
 #endif
 
 const Loops& loops() {
   static const Loops chosen = [] {
 #if defined(CFLOW_AVX2)
-    if (__builtin_cpu_supports("avx2")) return Loops{largest_avx2, fill_avx2, gather_baseline};
+    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    if (avx512) return Loops{largest_avx2, fill_avx512, gather_avx2};
+    if (__builtin_cpu_supports("avx2")) return Loops{largest_avx2, fill_avx2, gather_avx2};
 #endif
     return Loops{largest_baseline, fill_baseline, gather_baseline};
   }();
