@@ -2,7 +2,7 @@
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import { loadAddon } from '@cflow/runtime-native';
+import { nativeMachine } from '@cflow/runtime-native';
 import { expect, test } from 'vitest';
 
 test('the demo converts, inspects, says what the delays are worth, and tells a story', async () => {
@@ -18,6 +18,6 @@ test('the demo converts, inspects, says what the delays are worth, and tells a s
   expect(Math.abs(Number(naive) / Number(critical) / Number(gain) - 1)).toBeLessThan(0.05);
   const story = stdout.split('--seed 7\n')[1]!.split('\n──')[0]!;
   expect(story.split(/\s+/).length).toBeGreaterThan(50);
-  expect(stdout).toContain(loadAddon() ? 'Both wrote the same: Once upon a time' : 'has not been built');
+  expect(stdout).toContain(nativeMachine() ? 'Both wrote the same: Once upon a time' : 'has not been built');
   expect(stdout.split('\n').every((line) => !line.startsWith('They differ'))).toBe(true);
 });

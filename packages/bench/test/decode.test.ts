@@ -1,7 +1,7 @@
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { loadAddon, type NativeStats } from '@cflow/runtime-native';
+import { type NativeStats, nativeMachine } from '@cflow/runtime-native';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { captured } from '../../runtime-native/test/helpers.js';
 import { main } from '../src/cli.js';
@@ -49,7 +49,7 @@ describe('a measurement', () => {
     expect(report.plannedBytesPerToken).toBe(3 * (attention + dense) + 4 * 72 + 5 * 16 + 523 * three);
     // Without the addon there is nothing to measure it with.
     const bandwidth = Object.entries(report.readBandwidth);
-    expect(bandwidth.map(([threads]) => threads)).toEqual(loadAddon() ? ['1', '2'] : []);
+    expect(bandwidth.map(([threads]) => threads)).toEqual(nativeMachine() ? ['1', '2'] : []);
     for (const [, { min, max }] of bandwidth) {
       expect(min).toBeGreaterThan(0.1);
       expect(max).toBeLessThan(5_000);

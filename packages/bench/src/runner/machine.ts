@@ -6,7 +6,7 @@ import { type FileHandle, open } from 'node:fs/promises';
 import { cpus, loadavg, release, tmpdir, totalmem, type } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { loadAddon, threadBudget } from '@cflow/runtime-native';
+import { nativeMachine, threadBudget } from '@cflow/runtime-native';
 import { runChild } from './child.js';
 import { temporaryFolder } from './resources.js';
 import type { Machine } from './result.js';
@@ -28,7 +28,7 @@ export async function describeMachine({ directory = tmpdir() }: MachineOptions =
   const bandwidth = spreadOf(await readBandwidth(threads));
   return {
     cpu: cpus()[0]?.model.trim() || 'unknown',
-    isa: loadAddon()?.isa().selected ?? null,
+    isa: nativeMachine()?.isa().selected ?? null,
     cores: { online: cpus().length || 1, allowed: threads, why: reason, load: Number(load.toFixed(2)) },
     memoryLimit: memoryLimit(),
     readBandwidth: bandwidth ? { threads, ...bandwidth } : null,
@@ -125,5 +125,5 @@ export function readBandwidth(threads: number): Promise<number[]> {
 
 /** The job of `readBandwidth`: 1 GiB, many times the last-level cache, which the process gives back when it ends. */
 export async function readMemory({ threads }: { readonly threads: number }): Promise<number[]> {
-  return (await loadAddon()?.readBandwidth(READ_BYTES, threads, READ_PASSES)) ?? [];
+  return (await nativeMachine()?.readBandwidth(READ_BYTES, threads, READ_PASSES)) ?? [];
 }

@@ -5,7 +5,7 @@ import { extname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { convert } from '@cflow/convert';
 import { asCflowError, CflowError } from '@cflow/format';
-import { loadAddon, threadBudget } from '@cflow/runtime-native';
+import { nativeMachine, threadBudget } from '@cflow/runtime-native';
 import type { ArgumentsCamelCase, Argv, CommandModule } from 'yargs';
 import { benchDecode, decodeMeasured } from '../experiments/decode/bench.js';
 import { parseVariants } from '../experiments/decode/variants.js';
@@ -141,7 +141,7 @@ async function sourceOfName(name: SourceName, context: QuickContext, run: Run): 
 
 /** The best, AVX2, and the worst that the CPU has. */
 function kernelIsas(): string[] {
-  const { available = [] } = loadAddon()?.isa() ?? {};
+  const { available = [] } = nativeMachine()?.isa() ?? {};
   if (available.length < 2) throw new CflowError('UNSUPPORTED', 'no vector kernels: no native addon');
   return [...new Set([available[0]!, ...available.filter((isa) => isa === 'avx2'), available.at(-1)!])];
 }

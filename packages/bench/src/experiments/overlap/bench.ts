@@ -3,7 +3,7 @@
  * a process, in a memory cgroup where one can be made; arms are interleaved, and each round measures the disk.
  */
 import { CflowError, type ModelConfig } from '@cflow/format';
-import { type Addon, type IoChoice, requireAddon } from '@cflow/runtime-native';
+import { type IoChoice, type NativeMachine, requireNativeMachine } from '@cflow/runtime-native';
 import { runChild } from '../../runner/child.js';
 import { Run } from '../../runner/experiment.js';
 import { withModelFile } from '../../runner/files.js';
@@ -82,8 +82,8 @@ export async function benchOverlap(options: OverlapBenchOptions, run = new Run()
   });
 }
 
-function needed(config: ModelConfig, fd: number | undefined): { addon: Addon; fd: number } {
-  const addon = requireAddon();
+function needed(config: ModelConfig, fd: number | undefined): { addon: NativeMachine; fd: number } {
+  const addon = requireNativeMachine();
   if (fd !== undefined && config.layers.some(({ experts }) => experts)) return { addon, fd };
   throw new CflowError('UNSUPPORTED', 'the model has no experts to read from disk', {
     field: 'experts',

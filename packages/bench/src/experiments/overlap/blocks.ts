@@ -1,6 +1,6 @@
 /** Which size of reads, and how many at once: the sweep behind the engine's defaults. */
 import { openFileSource } from '@cflow/format/node';
-import { type IoChoice, requireAddon } from '@cflow/runtime-native';
+import { type IoChoice, requireNativeMachine } from '@cflow/runtime-native';
 import { Run } from '../../runner/experiment.js';
 import { answered } from '../../runner/native.js';
 import { kib } from '../../runner/options.js';
@@ -33,7 +33,7 @@ const ENOUGH = 0.95;
 /** @throws CflowError UNSUPPORTED without the addon, NOT_READABLE */
 export async function sweepBlocks(options: BlocksOptions, run = new Run()): Promise<BlockRow[]> {
   const { file, runs, depths, milliseconds, io } = options;
-  const addon = requireAddon();
+  const addon = requireNativeMachine();
   const source = await openFileSource(file);
   try {
     const sizes = options.blocks.filter((block) => block <= source.size);

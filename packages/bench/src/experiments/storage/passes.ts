@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { convert } from '@cflow/convert';
 import { buildPlan, CflowError, type Container, type ModelFile, openModel, type Region } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
-import { type Addon, randomGenerator, requireAddon } from '@cflow/runtime-native';
+import { type NativeMachine, randomGenerator, requireNativeMachine } from '@cflow/runtime-native';
 import { type BenchAddon, type RegionsRead, requireBenchAddon } from '../../runner/addon.js';
 import { Run } from '../../runner/experiment.js';
 import { answered } from '../../runner/native.js';
@@ -76,7 +76,7 @@ export function benchStorage(options: StorageOptions, run = new Run()): Promise<
 }
 
 async function measureIn(folder: string, options: StorageOptions, run: Run): Promise<StorageReport> {
-  const addon = requireAddon();
+  const addon = requireNativeMachine();
   const opened: Opened[] = [];
   try {
     opened.push(await open(options.model));
@@ -175,7 +175,7 @@ function requireSame(passes: readonly Pass[], reads: readonly (readonly RegionsR
 const SWEEP_DEPTHS = [1, 4];
 
 async function sweepBlocks(
-  addon: Addon,
+  addon: NativeMachine,
   { fd, size }: Opened,
   { blocks, milliseconds, model }: StorageOptions,
   run: Run,

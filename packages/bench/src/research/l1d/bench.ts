@@ -1,6 +1,6 @@
 /** Claim 2: does the order of the weights on disk save misses of the first data cache? */
 import { CflowError, DTYPES } from '@cflow/format';
-import { requireAddon } from '@cflow/runtime-native';
+import { requireNativeMachine } from '@cflow/runtime-native';
 import { type BenchAddon, type MatvecTiming, requireBenchAddon } from '../../runner/addon.js';
 import { Run } from '../../runner/experiment.js';
 import { answered } from '../../runner/native.js';
@@ -75,7 +75,7 @@ export async function benchL1d(options: L1dOptions, run = new Run()): Promise<L1
 
 /** @throws CflowError USAGE for what the CPU has not */
 function isaOf(wanted: string): string {
-  const { selected, available } = requireAddon().isa();
+  const { selected, available } = requireNativeMachine().isa();
   if (wanted === '') return selected;
   if (available.includes(wanted)) return wanted;
   throw new CflowError('USAGE', `--isa ${wanted} is none of this CPU`, {
