@@ -50,6 +50,14 @@ function parser(argv: string[], defaultThreads: number) {
       choices: ['zero'] as const,
       describe: 'store NaN and Inf weights as 0 instead of stopping',
     })
+    .option('strict', {
+      type: 'boolean',
+      describe: 'every note (ignored, derived, dropped, changed) is an error [default: false]',
+    })
+    .option('max-header', {
+      type: 'number',
+      describe: 'MB that the header of a safetensors file may have [default: 100]',
+    })
     .option('dry-run', {
       type: 'boolean',
       default: false,
@@ -105,6 +113,8 @@ async function run(argv: string[]): Promise<number> {
     ...(args.allowNonfinite === undefined ? {} : { zeroNonfinite: true }),
     ...(args.resume === undefined ? {} : { resume: args.resume }),
     ...(args.cache === undefined ? {} : { cache: args.cache }),
+    ...(args.strict === undefined ? {} : { strict: args.strict }),
+    ...(args.maxHeader === undefined ? {} : { maxHeaderBytes: Math.round(args.maxHeader * 1e6) }),
     overwrite: args.overwrite,
     verify: args.verify,
     threads: args.threads,

@@ -19,6 +19,7 @@ import { checkTarget, type FileSource, openFileSource, packageVersion } from '@c
 import { ggufConversion, isGguf } from './gguf/convert-gguf.js';
 import { isHubName } from './hub/name.js';
 import { openSource } from './hub/open.js';
+import { refuseNotes, zeroedNotes } from './notes.js';
 import {
   type ConvertOptions,
   type ConvertRequest,
@@ -128,22 +129,29 @@ async function convertCheckpoint(options: ConvertOptions): Promise<ConvertResult
   const started = performance.now();
   const source = await openSource(options);
   try {
+    const known = [...source.notes, ...vocabularyNotes(source)];
+    refuseNotes(known, options.strict, options.source);
     const local = source.files.filter(({ remote }) => !remote).map(({ path }) => path);
     await checkTarget(options.output, local, options.overwrite);
     const metadata = draftMetadata(source.config, options, source);
     const bytes = plannedLayout(metadata, options).fileBytes;
     const facts = await conversionFacts(options, metadata, source.files, bytes);
     const sink = await ResumableFile.open(options.output, { facts, bytes, resume: options.resume, crc32 });
+    let zeroed = 0;
     const layout = await completed(sink, options, async () => {
       const { dtype, container } = options;
       const writer = new ModelWriter(sink, { dtype, container, metadata, crc32: sink.crc32 });
       const readAhead = local.length < source.files.length ? REMOTE_READS : 1;
-      const run = { ...options, resume: sink, readAhead };
+      const onZeroed = (count: number) => {
+        zeroed += count;
+      };
+      const run = { ...options, resume: sink, readAhead, onZeroed };
       const sums = await runPipeline(new DelayedMoESource(source), writer, local, run);
       await writer.finish({ ...metadata.source, files: hashedFiles(source.files, sums) });
+      refuseNotes(zeroedNotes(zeroed), options.strict, options.source);
       return writer.layout;
     });
-    const notes = [...vocabularyNotes(source), ...source.notes, ...resumeNotes(sink, options)];
+    const notes = [...known, ...zeroedNotes(zeroed), ...resumeNotes(sink, options)];
     return resultOf(options, layout, started, notes);
   } finally {
     await source.close();
@@ -194,7 +202,10 @@ async function completed<T>(
   }
 }
 
-function vocabularyNotes({ tokenizer, config }: CheckpointSource): string[] {
+export function vocabularyNotes({
+  tokenizer,
+  config,
+}: Pick<CheckpointSource, 'tokenizer' | 'config'>): string[] {
   if (!tokenizer || tokenizer.vocabSize === config.vocabSize) return [];
   return [
     `the tokenizer has ${tokenizer.vocabSize} entries, the embedding ${config.vocabSize} rows; surplus rows are never generated`,

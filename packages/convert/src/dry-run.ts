@@ -11,10 +11,17 @@ import {
   safetensorsBytes,
 } from '@cflow/format';
 import { type FileSource, openFileSource } from '@cflow/format/node';
-import { draftMetadata, isModelFile, plannedLayout, refuseCheckpointOptions } from './convert.js';
+import {
+  draftMetadata,
+  isModelFile,
+  plannedLayout,
+  refuseCheckpointOptions,
+  vocabularyNotes,
+} from './convert.js';
 import { ggufDraft, isGguf, refuseExportOptions } from './gguf/convert-gguf.js';
 import { planExport } from './gguf/export.js';
 import { openSource } from './hub/open.js';
+import { refuseNotes } from './notes.js';
 import {
   type ConvertOptions,
   type ConvertRequest,
@@ -42,7 +49,7 @@ export async function dryRun(request: Partial<ConvertRequest>): Promise<DryRunRe
   const { source, output = 'model.cflow' } = request;
   checkRequest({ ...request, source: source ?? '', output });
   if (source !== undefined && (await isModelFile(source))) return ofModel({ ...request, source, output });
-  const gguf = source !== undefined && isGguf(source) ? await ggufDraft(source) : undefined;
+  const gguf = source !== undefined && isGguf(source) ? await ggufDraft(source, request.dtype) : undefined;
   if (isExport(output)) {
     throw new CflowError('USAGE', 'safetensors and GGUF are written from a .cflow or .vflow', {
       file: output,
@@ -52,16 +59,18 @@ export async function dryRun(request: Partial<ConvertRequest>): Promise<DryRunRe
   const dtype = request.dtype ?? gguf?.dtype;
   const options = await resolveOptions({ ...request, ...(dtype && { dtype }), source: source ?? '', output });
   const { config, checkpoint, weights, notes } = gguf ?? (await draft(source, options));
+  refuseNotes(notes, options.strict, source ?? options.model);
   const layout = plannedLayout(draftMetadata(config, options, checkpoint), options);
   return { ...reportOf(layout, options.dtype), weightsPresent: weights, notes };
 }
 
-async function draft(source: string | undefined, { model, cache, onRetry }: ConvertOptions) {
+async function draft(source: string | undefined, { model, cache, onRetry, maxHeaderBytes }: ConvertOptions) {
   if (source !== undefined) {
-    const checkpoint = await openSource({ source, model, cache, onRetry, dryRun: true });
+    const checkpoint = await openSource({ source, model, cache, onRetry, maxHeaderBytes, dryRun: true });
     await checkpoint.close();
-    const { config, notes } = checkpoint;
-    return { config, checkpoint, weights: checkpoint.hasWeights, notes };
+    const { config, hasWeights } = checkpoint;
+    const notes = [...checkpoint.notes, ...vocabularyNotes(checkpoint)];
+    return { config, checkpoint, weights: hasWeights, notes };
   }
   const preset = Object.hasOwn(PRESETS, model) ? PRESETS[model] : undefined;
   if (!preset) {

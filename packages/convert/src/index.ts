@@ -12,6 +12,6 @@ export type { Retry } from './hub/client.js';
 export * from './options.js';
 export * from './pipeline/delayed-moe.js';
 export * from './sources/checkpoint.js';
-export { tensorNameMap } from './sources/mismatch.js';
+export { tensorNameMap } from './sources/ledger.js';
 export * from './sources/safetensors.js';
 export { AtomicFile } from './targets/atomic-file.js';

@@ -13,6 +13,7 @@ import {
 } from '@cflow/format/node';
 import { threadBudget } from '@cflow/runtime-native';
 import type { Retry } from './hub/client.js';
+import { MOST_HEADER_BYTES } from './sources/safetensors.js';
 
 /** What a conversion is asked to do; everything that changes the bytes goes into the metadata. */
 export interface ConvertOptions {
@@ -30,6 +31,10 @@ export interface ConvertOptions {
   readonly resume: boolean;
   /** false: weights from the Hub pass through without a copy in its cache. */
   readonly cache: boolean;
+  /** Whatever would be a note is an error. */
+  readonly strict: boolean;
+  /** Bytes that the header of a safetensors file may have. */
+  readonly maxHeaderBytes?: number | undefined;
   readonly threads: number;
   readonly signal?: AbortSignal;
   /** Bytes of the output written so far, of how many. */
@@ -68,6 +73,7 @@ export const CONVERT_DEFAULTS = {
   verify: false,
   resume: false,
   cache: true,
+  strict: false,
 } as const satisfies Partial<ConvertOptions>;
 
 const CONTAINERS: Readonly<Record<string, Container>> = { '.cflow': 'cflow', '.vflow': 'vflow' };
@@ -87,6 +93,8 @@ const CONVERT_CHECKS: Checks<ConvertOptions> = {
   verify: flag,
   resume: flag,
   cache: flag,
+  strict: flag,
+  maxHeaderBytes: whole(1, MOST_HEADER_BYTES),
   threads: whole(1, MOST_THREADS),
   signal: abortSignal,
   onProgress: callback,

@@ -90,10 +90,10 @@ describe('weights that are not numbers', () => {
       'model.layers.0.mlp.up_proj.weight',
       125,
       Number.NaN,
-      'layers.0.ffn.up_proj.weight: weight [3, 5] is NaN',
+      'model.safetensors: model.layers.0.mlp.up_proj.weight: weight [3, 5] is NaN',
     ],
     ['lm_head.weight', 5207, Number.NEGATIVE_INFINITY, 'lm_head.weight: weight [130, 7] is -Infinity'],
-    ['model.norm.weight', 9, Number.POSITIVE_INFINITY, 'norm.weight: weight [9] is Infinity'],
+    ['model.norm.weight', 9, Number.POSITIVE_INFINITY, 'model.norm.weight: weight [9] is Infinity'],
   ])('%s[%d] = %d: exit 9, named; zero on demand', async (name, index, value, message) => {
     const dir = await directory(damaged(name, index, value));
     const { code, stderr } = await run(dir, join(dir, 'm.cflow'));

@@ -105,11 +105,6 @@ describe('llama', () => {
       { theta: 500_000, rotaryDim: 128 },
     ],
     [
-      'both, inside wins',
-      { rope_theta: 1, rope_parameters: { rope_theta: 2 } },
-      { theta: 2, rotaryDim: 128 },
-    ],
-    [
       'null scaling',
       { rope_theta: 3, rope_scaling: null, rope_parameters: null },
       { theta: 3, rotaryDim: 128 },
@@ -120,9 +115,20 @@ describe('llama', () => {
       { theta: 10_000, rotaryDim: 128, scaling: { type: 'linear', factor: 4 } },
     ],
     [
-      'rope_scaling in place of rope_parameters',
-      { rope_theta: 7, rope_scaling: { rope_type: 'linear', factor: 2 }, rope_parameters: { rope_theta: 9 } },
-      { theta: 7, rotaryDim: 128, scaling: { type: 'linear', factor: 2 } },
+      'scaling in one, theta in the other',
+      { rope_scaling: { rope_type: 'linear', factor: 2 }, rope_parameters: { rope_theta: 9 } },
+      { theta: 9, rotaryDim: 128, scaling: { type: 'linear', factor: 2 } },
+    ],
+    [
+      'theta above parameters without one',
+      { rope_theta: 5e5, rope_parameters: { rope_type: 'linear', factor: 2 } },
+      { theta: 5e5, rotaryDim: 128, scaling: { type: 'linear', factor: 2 } },
+    ],
+    ['type null', { rope_scaling: { type: null } }, { theta: 10_000, rotaryDim: 128 }],
+    [
+      'both names of no scaling',
+      { rope_scaling: { type: 'mrope', rope_type: 'default' } },
+      { theta: 10_000, rotaryDim: 128 },
     ],
     [
       'llama3 without an original context',
@@ -171,6 +177,69 @@ describe('llama', () => {
     expect(() => read(json)).toThrow(
       expect.objectContaining({ code: 'UNSUPPORTED', message: expect.stringContaining(message) }),
     );
+  });
+
+  it.each<[object, string]>([
+    [{ rope_scaling: { factor: 4 } }, 'rope_scaling.rope_type: factor without a type of scaling'],
+    [{ rope_scaling: { type: null, factor: 4 } }, 'rope_scaling.rope_type: factor without a type'],
+    [{ rope_parameters: { rope_theta: 1e4, factor: 4 } }, 'rope_parameters.rope_type: factor without a type'],
+    [
+      { rope_scaling: { rope_type: 'linear', type: 'yarn', factor: 4 } },
+      'rope_type is linear, but type is yarn',
+    ],
+    [
+      { rope_scaling: { rope_type: 'linear', facter: 4 } },
+      'rope_scaling.facter: not a parameter of the rotation',
+    ],
+    [
+      { rope_theta: 1, rope_parameters: { rope_theta: 2 } },
+      'rope_parameters.rope_theta: 2, but rope_theta is 1 outside of it',
+    ],
+    [
+      { rope_scaling: { type: 'linear', factor: 2 }, rope_parameters: { rope_type: 'linear', factor: 4 } },
+      'rope_scaling.factor: 2, but 4 in rope_parameters',
+    ],
+    [{ layer_types: [] }, 'layer_types: has 0 entries for 32 layers (num_hidden_layers)'],
+    [{ layer_types: Array(33).fill('full_attention') }, 'layer_types: has 33 entries for 32 layers'],
+    [{ num_experts: 8, num_local_experts: 4 }, 'num_experts: 8, but num_local_experts is 4'],
+  ])('refuses %j, which contradicts itself', (json, message) => {
+    expect(() => read(json)).toThrow(
+      expect.objectContaining({ code: 'CONFIG_INVALID', message: expect.stringContaining(message) }),
+    );
+  });
+
+  it('refuses kinds of layers that it does not know', () => {
+    const layer_types = [...Array(31).fill('full_attention'), 'linear_attention'];
+    expect(() => read({ layer_types })).toThrow(
+      'config.json: layer_types[31]: "linear_attention" is not supported',
+    );
+  });
+
+  it('refuses what is too much before it builds anything', () => {
+    const huge = {
+      model_type: 'qwen3_moe',
+      num_hidden_layers: 65_535,
+      num_experts: 255,
+      moe_intermediate_size: 8,
+    };
+    const started = process.memoryUsage().heapUsed;
+    expect(() => read(huge)).toThrow('65535 layers with 255 experts are 16842495 streams, at most 262144');
+    expect(process.memoryUsage().heapUsed - started).toBeLessThan(50e6);
+    expect(() => read({ ...huge, num_experts: 255_000 })).toThrow('num_experts: ');
+  });
+
+  it('says which defaults it used, and what it ignored', () => {
+    const context = { name: 'x', file: 'config.json' };
+    const { notes } = readModelConfig(
+      parseJsonObject(
+        Buffer.from('{"model_type": "llama", "rope_theta": 5, "residual_multiplier": 2, "use_cache": true}'),
+        { file: 'config.json' },
+      ),
+      context,
+    );
+    expect(notes[0]).toMatch(/^config\.json does not state .*rms_norm_eps 0\.000001.*: defaults of llama$/);
+    expect(notes[0]).not.toContain('rope_theta');
+    expect(notes[1]).toBe('config.json: residual_multiplier without effect in llama: ignored');
   });
 
   it('names every wrong field', () => {

@@ -60,7 +60,7 @@ describe('readSafetensorsHeader', () => {
     },
   );
 
-  const fetchAgain = ' (the file is damaged; fetch it again)';
+  const fetchAgain = ' (the file is damaged; download it again)';
   const truncated = ' (the file is truncated or its tables lie; convert it again)';
   it.each<[string, Uint8Array, string, string]>([
     [
@@ -80,7 +80,7 @@ describe('readSafetensorsHeader', () => {
       'a header longer than the file',
       file('{}', 0, 3n),
       'FORMAT_INVALID',
-      `f: header: at byte 8: need 3 bytes, have 2${truncated}`,
+      'f: header length: truncated: the header has 3 bytes and 1 of them are missing (download it again)',
     ],
     [
       'a header of 2^64 - 1 bytes',
@@ -92,7 +92,7 @@ describe('readSafetensorsHeader', () => {
       'a Git LFS pointer',
       new TextEncoder().encode('version https://git-lfs.github.com/spec/v1\n'),
       'FORMAT_INVALID',
-      'f: a Git LFS pointer, not the file itself (fetch it with `git lfs pull`)',
+      'f: header length: a Git LFS pointer, not the file itself (fetch it with `git lfs pull`)',
     ],
     [
       'leading space',
@@ -111,7 +111,7 @@ describe('readSafetensorsHeader', () => {
       'metadata that is no string',
       file('{"__metadata__":{"a":1}}'),
       'FORMAT_INVALID',
-      'f: __metadata__: must be an object of strings',
+      `f: __metadata__: "a" must be a string${fetchAgain}`,
     ],
     [
       'an unknown dtype',
@@ -129,7 +129,7 @@ describe('readSafetensorsHeader', () => {
       'offsets beyond the data',
       file(`{"a":${row('U8', '[5]', '[0,5]')}}`, 4),
       'FORMAT_INVALID',
-      `f: a: data_offsets [0, 5] are not within the 4 bytes of data${fetchAgain}`,
+      'f: a: truncated: it ends at byte 5 of the data, and 1 of them are missing (download the file again)',
     ],
     [
       'offsets in reverse',
@@ -153,13 +153,13 @@ describe('readSafetensorsHeader', () => {
       'an overlap',
       file(`{"a":${row('U8', '[3]', '[0,3]')},"b":${row('U8', '[2]', '[2,4]')}}`, 4),
       'FORMAT_INVALID',
-      `f: b: at byte 115: begins at 2, overlaps the tensor before it, which ends at 3${fetchAgain}`,
+      `f: b: at byte 115: bytes 2 to 4, overlaps "a" (bytes 0 to 3)${fetchAgain}`,
     ],
     [
       'a gap',
       file(`{"a":${row('U8', '[1]', '[0,1]')},"b":${row('U8', '[2]', '[2,4]')}}`, 4),
       'FORMAT_INVALID',
-      `f: b: at byte 115: begins at 2, leaves a gap, which ends at 1${fetchAgain}`,
+      `f: b: at byte 115: bytes 2 to 4, leaves a gap of 1 bytes behind "a" (bytes 0 to 1)${fetchAgain}`,
     ],
     [
       'bytes after the last tensor',

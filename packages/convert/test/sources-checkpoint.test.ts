@@ -1,4 +1,4 @@
-import { writeFile } from 'node:fs/promises';
+import { rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { openCheckpoint } from '../src/sources/checkpoint.js';
@@ -88,7 +88,7 @@ describe('openCheckpoint', () => {
     await expect(openCheckpoint(await tiny(tensors))).rejects.toMatchObject({
       code: 'UNSUPPORTED',
       message: expect.stringContaining(
-        '1 tensors do not match the configuration (1 × I8): model.norm.weight has the unsupported dtype I8 (weights must be F32, F16, BF16, F64, F8_E4M3, F8_E5M2)',
+        '1 tensor does not match the configuration (1 × I8): model.norm.weight has the unsupported dtype I8 (weights must be F32, F16, BF16, F64, F8_E4M3, F8_E5M2)',
       ),
     });
   });
@@ -146,6 +146,75 @@ describe('openCheckpoint', () => {
   });
 });
 
+describe('what config.json leaves open', () => {
+  const opened = async (config: object, tensors = tinyTensors(), files: Record<string, object> = {}) => {
+    const all = { 'config.json': { ...TINY_CONFIG, ...config }, 'model.safetensors': safetensors(tensors) };
+    const source = await openCheckpoint(await directory({ ...all, ...files }));
+    await source.close();
+    return source;
+  };
+  const HEAD = (value: number) => ({
+    shape: [7, 6],
+    values: Array.from({ length: 42 }, (_, i) => i * value),
+  });
+
+  it.each([
+    { head_dim: 0 },
+    { head_dim: null },
+    { head_dim: undefined },
+    { sliding_window: 0 },
+    { num_experts: 0 },
+    { vocab_size: -1 },
+    { vocab_size: 0 },
+    { vocab_size: null },
+    { vocab_size: undefined },
+  ])('%j is as if it were absent', async (config) => {
+    const { config: read } = await opened(config);
+    expect(read.vocabSize).toBe(7);
+    expect(read.layers[0]!.attention.headDim).toBe(4);
+    expect(read.layers[0]!.attention.slidingWindow).toBeUndefined();
+  });
+
+  it.each([
+    ['an equal head is the embedding', 1, true],
+    ['another head is a head, as in transformers', 2, false],
+  ])('tied: %s', async (_name, factor, tied) => {
+    const { config, notes } = await opened({}, { ...tinyTensors(), 'lm_head.weight': HEAD(factor) });
+    expect(config.tiedEmbeddings).toBe(tied);
+    expect(notes.join()).toContain(tied ? 'ignored 1 tensor: the LM head is the embedding' : 'both are kept');
+  });
+
+  it('tied: a head of another shape is refused, a lone head is the embedding', async () => {
+    const wrong = { ...tinyTensors(), 'lm_head.weight': { shape: [8, 6] } };
+    await expect(opened({}, wrong)).rejects.toThrow('lm_head.weight is [8,6], not [7,6]');
+    const { 'model.embed_tokens.weight': embedding, ...rest } = tinyTensors();
+    const { config, notes } = await opened({}, { ...rest, 'lm_head.weight': embedding! });
+    expect(config.tiedEmbeddings).toBe(true);
+    expect(notes.join()).toContain('only lm_head.weight is stored');
+  });
+
+  it('a missing head names the flag', async () => {
+    await expect(opened({ tie_word_embeddings: undefined })).rejects.toThrow(
+      'missing lm_head.weight [7,6]: if the embedding is the LM head too, set "tie_word_embeddings": true',
+    );
+  });
+
+  it.each([
+    [{ eos_token_id: [2, 7] }, {}, 'eos_token_id 7 of config.json'],
+    [{ bos_token_id: 9, eos_token_id: 2 }, {}, 'bos_token_id 9 of config.json'],
+    [
+      {},
+      { 'generation_config.json': { eos_token_id: [2, 128_009] } },
+      'eos_token_id 128009 of generation_config.json',
+    ],
+    [{ model_type: 'smollm3' }, {}, 'eos_token_id 128001 of the defaults of smollm3'],
+  ])('%j: ids outside the vocabulary are dropped and named', async (config, files, note) => {
+    const { config: read, notes } = await opened(config, tinyTensors(), files as Record<string, object>);
+    expect(notes).toContain(`${note} is outside the vocabulary of 7: dropped`);
+    expect(read.eosTokenIds.every((id) => id < 7)).toBe(true);
+  });
+});
+
 describe('shards', () => {
   /** TINY_CONFIG in two shards; `change` may falsify index or contents. */
   async function sharded(
@@ -195,7 +264,7 @@ describe('shards', () => {
         `${join(dir, 'model.safetensors.index.json')}: index and shards disagree in 2 places: ` +
         'model.norm.weight is not in model-00002-of-00002.safetensors but in model-00001-of-00002.safetensors; ' +
         'model.layers.1.mlp.up_proj.weight is not in model-00002-of-00002.safetensors ' +
-        '(the download is incomplete or mixed; fetch the checkpoint again)',
+        '(the download is incomplete or mixed; download the checkpoint again)',
     });
   });
 
@@ -206,17 +275,75 @@ describe('shards', () => {
     await expect(openCheckpoint(missing)).rejects.toMatchObject({
       code: 'NOT_READABLE',
       message: expect.stringContaining(
-        'disagree in 1 places: shard model-00003-of-00002.safetensors is missing',
+        'disagree in 1 place: shard model-00003-of-00002.safetensors is missing',
       ),
     });
     expect((await openCheckpoint(missing, { dryRun: true })).hasWeights).toBe(false);
-    const doubled = await sharded((_, shards) => {
+  });
+
+  it('reads a tensor that two shards hold from the one that the index names', async () => {
+    for (const named of ['model-00001-of-00002.safetensors', 'model-00002-of-00002.safetensors'] as const) {
+      const doubled = await sharded((map, shards) => {
+        map['model.norm.weight'] = named;
+        shards['model-00001-of-00002.safetensors']!['model.norm.weight'] = {
+          shape: [6],
+          values: Array(6).fill(1),
+        };
+        shards['model-00002-of-00002.safetensors']!['model.norm.weight'] = {
+          shape: [6],
+          values: Array(6).fill(2),
+        };
+      });
+      const source = await openCheckpoint(doubled);
+      expect((await source.rowsF32('norm.weight', 0, 1))[0]).toBe(named.startsWith('model-00001') ? 1 : 2);
+      expect(source.notes).toContainEqual(
+        expect.stringMatching(/^model\.norm\.weight: in several shards; read from/),
+      );
+      await source.close();
+    }
+    const unnamed = await sharded((map, shards) => {
+      delete map['model.norm.weight'];
       shards['model-00002-of-00002.safetensors']!['model.norm.weight'] = { shape: [6] };
     });
-    await expect(openCheckpoint(doubled)).rejects.toThrow(
+    await expect(openCheckpoint(unnamed)).rejects.toThrow(
       'model.norm.weight is in both model-00001-of-00002.safetensors and model-00002-of-00002.safetensors',
     );
   });
+
+  it.each([
+    ['zeros', safetensors({ 'model.norm.weight': { shape: [6] } })],
+    ['empty', new Uint8Array(0)],
+    ['an LFS pointer', new TextEncoder().encode('version https://git-lfs.github.com/spec/v1\n')],
+  ])('the index decides, beside a stray model.safetensors: %s', async (_name, stray) => {
+    const dir = await sharded(() => undefined);
+    await writeFile(join(dir, 'model.safetensors'), stray);
+    const source = await openCheckpoint(dir);
+    expect([...(await source.rowsF32('norm.weight', 0, 3))]).toEqual([0, 1, 2]);
+    expect(source.notes).toContain(
+      'ignored model.safetensors: model.safetensors.index.json does not name it',
+    );
+    await source.close();
+  });
+
+  it('numbered shards without an index are read by their headers, if all are there', async () => {
+    const dir = await sharded(() => undefined);
+    await rm(join(dir, 'model.safetensors.index.json'));
+    const source = await openCheckpoint(dir);
+    expect([...(await source.rowsF32('norm.weight', 0, 3))]).toEqual([0, 1, 2]);
+    await source.close();
+    await rm(join(dir, 'model-00001-of-00002.safetensors'));
+    await expect(openCheckpoint(dir)).rejects.toThrow('shards of 2 are there, and no index; missing are 1');
+  });
+
+  it.each(['model-00001-of-00001.safetensors', 'consolidated.safetensors'])(
+    'reads %s alone',
+    async (name) => {
+      const dir = await directory({ 'config.json': TINY_CONFIG, [name]: safetensors(tinyTensors()) });
+      const source = await openCheckpoint(dir);
+      expect([...(await source.rowsF32('norm.weight', 0, 3))]).toEqual([0, 1, 2]);
+      await source.close();
+    },
+  );
 
   it.each([
     '../a.safetensors',

@@ -42,14 +42,51 @@ describe('block scales', () => {
     await source.close();
   });
 
-  it('must be as many as blocks', async () => {
-    const source = await open(
-      { ...tinyTensors(), [GATE]: ones, [`${GATE}_scale_inv`]: { shape: [2, 2] } },
-      fp8,
-    );
-    await expect(source.rowsF32('layers.0.ffn.gate_proj.weight', 0, 1)).rejects.toThrow(
-      `${GATE}_scale_inv: is [2,2], not [3,2], for blocks of 2 × 4`,
-    );
+  const at = `${GATE}_scale_inv`;
+  it.each<[string, ReturnType<typeof tinyTensors>, string]>([
+    [
+      'too few',
+      { [GATE]: ones, [at]: { shape: [2, 2] } },
+      `${at}, the scales of ${GATE}, are [2,2], not [3,2]`,
+    ],
+    [
+      'integers',
+      { [GATE]: ones, [at]: { dtype: 'I32', shape: [3, 2] } },
+      'have the dtype I32, not F32, BF16, F16',
+    ],
+    ['missing', { [GATE]: ones }, `missing ${at}, the scales of ${GATE} (F8_E4M3)`],
+    ['of an F32 weight', { [at]: { shape: [3, 2] } }, `surplus ${at}: ${GATE} is F32 and has no scales`],
+    [
+      'of a norm',
+      { 'model.norm.weight_scale_inv': { shape: [1] } },
+      'model.norm.weight is F32 and has no scales',
+    ],
+    [
+      'of nothing',
+      { 'model.x.weight_scale_inv': { shape: [1] } },
+      'the model has no model.x.weight to scale',
+    ],
+  ])('are refused before any work: %s', async (_name, change, message) => {
+    const files = { 'config.json': fp8, 'model.safetensors': safetensors({ ...tinyTensors(), ...change }) };
+    for (const dryRun of [false, true]) {
+      await expect(openCheckpoint(await directory(files), { dryRun })).rejects.toMatchObject({
+        code: 'TENSOR_MISMATCH',
+        message: expect.stringContaining(message),
+      });
+    }
+  });
+
+  it('may be one a tensor, and powers of two alone (UE8M0: 2^(byte − 127))', async () => {
+    const each = { ...fp8, quantization_config: { quant_method: 'fp8', weight_block_size: null } };
+    const scalar = { dtype: 'F8_E8M0', shape: [], raw: Uint8Array.of(129) };
+    const source = await open({ ...tinyTensors(), [GATE]: ones, [at]: scalar }, each);
+    expect([...(await source.rowsF32('layers.0.ffn.gate_proj.weight', 4, 1))]).toEqual([4, 4, 4, 4, 4, 4]);
+    await source.close();
+  });
+
+  it('without any, and without a word of them, values are as they are: said', async () => {
+    const source = await open({ ...tinyTensors(), [GATE]: ones });
+    expect(source.notes).toContainEqual(expect.stringMatching(/^1 tensors in eight bits have no scales/));
     await source.close();
   });
 });
@@ -160,6 +197,28 @@ describe('experts in one tensor', () => {
     ]);
     expect([...(await source.rowsF32('layers.0.experts.2.down_proj.weight', 3, 1))]).toEqual([19, 23]);
     expect(source.rowsInFile('layers.0.experts.1.up_proj.weight', 0, 2)).toBeUndefined();
+    await source.close();
+  });
+
+  it('columns in eight bits: scales lie as the experts do', async () => {
+    const quantization_config = { quant_method: 'fp8', weight_block_size: [2, 2] };
+    const wrapper = {
+      model_type: 'qwen3_vl_moe',
+      quantization_config,
+      text_config: { ...config, model_type: 'qwen3_vl_moe_text' },
+    };
+    const base = tensors('model.language_model.', [3, 4, 4], [3, 2, 4]);
+    const name = 'model.language_model.layers.0.mlp.experts.gate_up_proj';
+    const stored = {
+      ...base,
+      // Ones, [expert, in, out]; the scale of block [e, i, o] is 4 e + 2 i + o.
+      [name]: { dtype: 'F8_E4M3', shape: [3, 4, 4], raw: new Uint8Array(48).fill(0x38) },
+      [`${name}_scale_inv`]: { shape: [3, 2, 2], values: Array.from({ length: 12 }, (_, i) => i) },
+    };
+    const source = await open(stored, wrapper);
+    // up has the columns 2 and 3, so o = 1; inputs 0 and 1 have i = 0.
+    expect([...(await source.rowsF32('layers.0.experts.1.up_proj.weight', 1, 1))]).toEqual([5, 5, 7, 7]);
+    expect([...(await source.rowsF32('layers.0.experts.2.gate_proj.weight', 0, 1))]).toEqual([8, 8, 10, 10]);
     await source.close();
   });
 

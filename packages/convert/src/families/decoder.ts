@@ -1,8 +1,17 @@
 /** Decoders of Hugging Face as rows: what a class has besides a llama, and its defaults. */
-import { CflowError, type ModelConfigInput, type NormStyle } from '@cflow/format';
+import { CflowError, MAX_STREAMS, type ModelConfigInput, type NormStyle } from '@cflow/format';
 import type { JsonObject } from '../json.js';
+import { ConfigLedger } from './config-ledger.js';
 import { type ConfigContext, type Family, lookUp, type NameTable, readFields } from './family.js';
-import { ACTIVATION_NAMES, type DecoderJson, decoderSchema, normalised, tokenSchema } from './fields.js';
+import {
+  ACTIVATION_NAMES,
+  ALIASES,
+  checkLayers,
+  type DecoderJson,
+  decoderSchema,
+  normalised,
+  tokenSchema,
+} from './fields.js';
 import { type LayerType, type RopeDefaults, ropeFrom, scaledContext } from './rope.js';
 
 type LayerInput = ModelConfigInput['layers'][number];
@@ -82,23 +91,31 @@ export function decoder(row: DecoderRow): Family {
     ...(row.otherNames && { otherNames: row.otherNames }),
     prefixes: row.prefixes ?? PREFIXES,
     ...(row.normOffset !== undefined && { normOffset: row.normOffset }),
-    // Old exports stored the RoPE table; it follows from the configuration.
-    ignorable: ['*.rotary_emb.inv_freq'],
+    ignorable: [
+      { reason: 'the table of rotation follows from config.json', patterns: ['*.rotary_emb.inv_freq'] },
+    ],
   };
 }
 
 function configFrom(row: DecoderRow, json: JsonObject, context: ConfigContext): ModelConfigInput {
   const { file, name } = context;
-  const fields = readFields(decoderSchema, normalised(json, row.defaults), file);
+  const ledger = new ConfigLedger(json);
+  const parsed = readFields(decoderSchema, normalised(json, row.defaults, file), file);
+  checkLayers(parsed, file);
+  refuseTooMany(row, parsed, file);
+  const fields = ledger.watched({ ...parsed, ...fromShapes(row, parsed, json, context, ledger) });
   const problem = row.refuses?.(fields);
   if (problem !== undefined) throw new CflowError('UNSUPPORTED', problem, { file });
-  const layers = Array.from({ length: fields.num_hidden_layers }, (_, i) => layerFrom(row, fields, i, file));
+  const layers = Array.from({ length: fields.num_hidden_layers }, (_, i) =>
+    layerFrom(row, fields, i, file, ledger),
+  );
   const contextLength = fields.max_position_embeddings ?? row.rope.contextLength;
-  return {
+  if (!fields.max_position_embeddings) ledger.defaulted('max_position_embeddings', contextLength);
+  const config: ModelConfigInput = {
     name,
     family: row.modelType,
     hiddenDim: fields.hidden_size,
-    vocabSize: fields.vocab_size,
+    vocabSize: fields.vocab_size!,
     contextLength: scaledContext(
       contextLength,
       layers.map(({ attention }) => attention.rope),
@@ -111,25 +128,97 @@ function configFrom(row: DecoderRow, json: JsonObject, context: ConfigContext): 
     }),
     ...(fields.final_logit_softcapping ? { finalLogitSoftcap: fields.final_logit_softcapping } : {}),
     combineStyle: 'sequential',
-    ...tokensFrom(row, json, context),
+    ...tokensFrom(row, json, context, fields.vocab_size!, ledger),
     layers,
   };
+  for (const line of ledger.notes(row.modelType, row.defaults, ALIASES)) context.note?.(line);
+  return config;
 }
 
-function layerFrom(row: DecoderRow, fields: DecoderJson, index: number, file: string): LayerInput {
-  const has = row.experts && (row.experts.has?.(fields, index) ?? true);
+/** Streams a layer has besides its experts. */
+const STREAMS_PER_LAYER = 2;
+
+/** Counted before anything is built: a hostile configuration costs nothing. @throws CflowError LIMIT_EXCEEDED */
+function refuseTooMany(row: DecoderRow, fields: DecoderJson, file: string): void {
+  const experts = row.experts ? (fields.num_experts ?? 0) : 0;
+  const dense = fields.mlp_only_layers?.length ?? 0;
+  const sparse = Math.max(
+    0,
+    Math.floor(fields.num_hidden_layers / (fields.decoder_sparse_step ?? 1)) - dense,
+  );
+  const streams = fields.num_hidden_layers * STREAMS_PER_LAYER + sparse * experts;
+  if (streams <= MAX_STREAMS) return;
+  throw new CflowError(
+    'LIMIT_EXCEEDED',
+    `${fields.num_hidden_layers} layers with ${experts} experts are ${streams} streams, at most ${MAX_STREAMS}`,
+    { file, field: 'num_hidden_layers', value: streams, limit: MAX_STREAMS },
+  );
+}
+
+/** What config.json leaves open and the shapes of tensors say. */
+function fromShapes(
+  row: DecoderRow,
+  fields: DecoderJson,
+  json: JsonObject,
+  { shapeOf, file }: ConfigContext,
+  ledger: ConfigLedger,
+): Partial<DecoderJson> {
+  const shape = (canonical: string) => {
+    const rule = row.names[canonical];
+    if (!shapeOf || typeof rule !== 'string') return undefined;
+    const rest = rule.replace('{layer}', '0').replace(/^model\./, '');
+    return (row.prefixes ?? PREFIXES)
+      .map((prefix) => shapeOf(prefix + rest))
+      .find((found) => found !== undefined);
+  };
+  const derived: Partial<DecoderJson> = {};
+  const rows = shape('embed_tokens.weight')?.[0];
+  const stated = (field: string) => typeof json[field] === 'number' && json[field] > 0;
+  if (!stated('vocab_size')) {
+    if (rows) {
+      derived.vocab_size = rows;
+      ledger.say(`vocab_size ${rows}: the rows of the embedding; config.json does not state it`);
+    } else if (!fields.vocab_size)
+      throw new CflowError('CONFIG_INVALID', 'missing', { file, field: 'vocab_size' });
+  }
+  const width = shape('layers.{layer}.attn.q_proj.weight')?.[0];
+  const headDim = width === undefined ? undefined : width / fields.num_attention_heads;
+  if (!stated('head_dim') && headDim !== undefined && Number.isInteger(headDim)) {
+    const otherwise = fields.head_dim ?? fields.hidden_size / fields.num_attention_heads;
+    derived.head_dim = headDim;
+    if (headDim !== otherwise) {
+      ledger.say(`head_dim ${headDim}: the rows of q_proj by head; config.json does not state it`);
+    }
+  }
+  return derived;
+}
+
+function layerFrom(
+  row: DecoderRow,
+  fields: DecoderJson,
+  index: number,
+  file: string,
+  ledger: ConfigLedger,
+): LayerInput {
+  const has = row.experts && fields.num_experts !== 0 && (row.experts.has?.(fields, index) ?? true);
   const experts = has ? expertsFrom(row.experts!, fields, file) : undefined;
   const activation = lookUp(ACTIVATION_NAMES, fields.hidden_act, 'hidden_act', file);
   const wide = fields.use_double_wide_mlp && kvFrom(row, fields, index) !== undefined ? 2 : 1;
   return {
-    attention: attentionFrom(row, fields, index, file),
+    attention: attentionFrom(row, fields, index, file, ledger),
     ...((!experts || row.experts?.besideFfn) && {
-      ffn: { dim: fields.intermediate_size * wide, activation, bias: fields.mlp_bias },
+      ffn: { dim: needed(fields, 'intermediate_size', file) * wide, activation, bias: fields.mlp_bias },
     }),
     ...(experts && { experts }),
     ...(row.norms && { norms: row.norms }),
     ...(row.outputScale && { outputScale: true }),
   };
+}
+
+function needed(fields: DecoderJson, field: 'intermediate_size', file: string): number {
+  const value = fields[field];
+  if (value) return value;
+  throw new CflowError('CONFIG_INVALID', 'missing', { file, field });
 }
 
 /** The layer whose keys and values a layer reads; undefined where it has its own. */
@@ -143,14 +232,20 @@ function kvFrom(row: DecoderRow, fields: DecoderJson, index: number): number | u
   return undefined;
 }
 
-function attentionFrom(row: DecoderRow, fields: DecoderJson, index: number, file: string): AttentionInput {
+function attentionFrom(
+  row: DecoderRow,
+  fields: DecoderJson,
+  index: number,
+  file: string,
+  ledger: ConfigLedger,
+): AttentionInput {
   const sliding = row.sliding?.(fields, index) ?? false;
   const heads = fields.num_attention_heads;
   const own = sliding ? undefined : row.fullAttention?.(fields, index);
   const headDim = own?.headDim ?? fields.head_dim ?? dividedHeadDim(fields, file);
   const kvHeads = own?.kvHeads ?? fields.num_key_value_heads ?? heads;
   const type: LayerType = sliding ? 'sliding_attention' : 'full_attention';
-  const read = ropeFrom(fields, headDim, row.rope, type, file);
+  const read = ropeFrom({ json: fields, headDim, defaults: row.rope, type, file, ledger });
   const rotates = row.rotates?.(fields, index) ?? true;
   const shared = kvFrom(row, fields, index);
   const scale = row.scale?.(fields) ?? 1 / Math.sqrt(headDim);
@@ -201,15 +296,35 @@ function dividedHeadDim({ hidden_size, num_attention_heads }: DecoderJson, file:
 
 /**
  * A text ends at the ids of generation_config.json and of config.json, each of which may lack one. Absent in both means the
- * class default, null none.
+ * class default, null none. Ids outside the vocabulary are dropped, and that is said.
  */
-function tokensFrom({ defaults }: DecoderRow, json: JsonObject, { file, generation }: ConfigContext) {
+function tokensFrom(
+  { defaults, modelType }: DecoderRow,
+  json: JsonObject,
+  { file, generation }: ConfigContext,
+  vocabSize: number,
+  ledger: ConfigLedger,
+) {
   const own = readFields(tokenSchema, { ...defaults, ...json }, file);
   const generated = readFields(tokenSchema, generation ?? {}, 'generation_config.json');
-  const bos = generated.bos_token_id ?? own.bos_token_id;
+  const known = (field: 'bos_token_id' | 'eos_token_id', from: string, ids: readonly number[]) =>
+    ids.filter((id) => {
+      if (id >= 0 && id < vocabSize) return true;
+      ledger.say(`${field} ${id} of ${from} is outside the vocabulary of ${vocabSize}: dropped`);
+      return false;
+    });
+  const place = (field: string) => (field in json ? 'config.json' : `the defaults of ${modelType}`);
+  const list = (id: number | null | undefined) => (id == null ? [] : [id]);
+  const [bos] = [
+    ...known('bos_token_id', 'generation_config.json', list(generated.bos_token_id)),
+    ...(generated.bos_token_id == null
+      ? known('bos_token_id', place('bos_token_id'), list(own.bos_token_id))
+      : []),
+  ];
   const stated = 'eos_token_id' in json || generated.eos_token_id == null ? own.eos_token_id : undefined;
-  return {
-    ...(typeof bos === 'number' && { bosTokenId: bos }),
-    eosTokenIds: [...new Set([...(generated.eos_token_id ?? []), ...(stated ?? [])])],
-  };
+  const eos = [
+    ...known('eos_token_id', 'generation_config.json', generated.eos_token_id ?? []),
+    ...known('eos_token_id', place('eos_token_id'), stated ?? []),
+  ];
+  return { ...(bos !== undefined && { bosTokenId: bos }), eosTokenIds: [...new Set(eos)] };
 }

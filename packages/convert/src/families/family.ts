@@ -15,6 +15,10 @@ export interface ConfigContext {
   file: string;
   /** generation_config.json, where there is one; its token ids win over those of config.json. */
   generation?: JsonObject | undefined;
+  /** Shapes of stored tensors by the checkpoint's names; undefined without weights. */
+  shapeOf?: ((name: string) => readonly number[] | undefined) | undefined;
+  /** Takes a line for whatever was ignored, derived or dropped. */
+  note?: ((line: string) => void) | undefined;
 }
 
 /** All experts of a layer in one stored tensor of three dimensions. */
@@ -45,8 +49,15 @@ export interface Family {
   readonly prefixes?: readonly string[];
   /** Added to every norm weight: 1 where weights are stored around 0. */
   readonly normOffset?: number;
-  /** Tensors that checkpoints may carry and nobody needs; `*` stands for anything. */
-  readonly ignorable: readonly string[];
+  /** Tensors that checkpoints may carry and nobody needs. */
+  readonly ignorable: readonly IgnoreRule[];
+}
+
+/** Tensors that are left out, and why; said whenever there are some. */
+export interface IgnoreRule {
+  readonly reason: string;
+  /** Stored names; `*` stands for anything. */
+  readonly patterns: readonly string[];
 }
 
 /** Where a tensor of the model lies in a checkpoint. */
@@ -207,12 +218,42 @@ function placeOf(
       };
 }
 
-/** Whether the family allows `name` to be left over. */
-export function isIgnorable(family: Family, name: string): boolean {
-  return family.ignorable.some((pattern) => {
-    const [head = '', tail] = pattern.split('*');
-    return tail === undefined ? name === pattern : name.startsWith(head) && name.endsWith(tail);
-  });
+const TIED_HEAD: IgnoreRule = {
+  reason: 'the LM head is the embedding',
+  patterns: ['lm_head.weight', 'language_model.lm_head.weight'],
+};
+const SHARED_KV: IgnoreRule = {
+  reason: 'their layers read keys and values of another layer',
+  patterns: ['*.self_attn.k_proj.*', '*.self_attn.v_proj.*', '*.self_attn.k_norm.*'],
+};
+const ACTIVATION_SCALES: IgnoreRule = {
+  reason: 'scales of activations, which stay floats',
+  patterns: ['*.input_scale', '*.activation_scale'],
+};
+
+/** The rule by which a stored tensor that the model does not use is left out; undefined if there is none. */
+export function ignoreRule(family: Family, config: ModelConfig, name: string): IgnoreRule | undefined {
+  const layer = Number(/layers\.(\d+)\./.exec(name)?.[1]);
+  const rules = [
+    ...family.ignorable,
+    ACTIVATION_SCALES,
+    ...(config.tiedEmbeddings ? [TIED_HEAD] : []),
+    ...(config.layers[layer]?.attention.kvFrom !== undefined ? [SHARED_KV] : []),
+  ];
+  return rules.find(({ patterns }) => patterns.some((pattern) => matches(pattern, name)));
+}
+
+function matches(pattern: string, name: string): boolean {
+  const [head = '', ...rest] = pattern.split('*');
+  if (rest.length === 0) return name === pattern;
+  const tail = rest.at(-1)!;
+  const middle = rest.slice(0, -1).join('*');
+  return (
+    name.length >= head.length + middle.length + tail.length &&
+    name.startsWith(head) &&
+    name.endsWith(tail) &&
+    name.includes(middle)
+  );
 }
 
 /** Checks the fields of config.json that a family reads. Throws CONFIG_INVALID naming every wrong one. */

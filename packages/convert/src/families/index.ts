@@ -21,7 +21,7 @@ export const llama: Family = FAMILIES.llama!;
 export function readModelConfig(
   json: JsonObject,
   context: ConfigContext,
-): { family: Family; config: ModelConfig } {
+): { family: Family; config: ModelConfig; notes: readonly string[] } {
   const { modelType, json: text, wrapped } = textConfig(json, context.file);
   if (typeof modelType !== 'string') {
     throw new CflowError('CONFIG_INVALID', 'missing or not a string', {
@@ -32,6 +32,8 @@ export function readModelConfig(
     });
   }
   const found = lookUp(FAMILIES, modelType, 'model_type', context.file);
-  const family = wrapped ? { ...found, ignorable: [...found.ignorable, ...OTHER_MODALITIES] } : found;
-  return { family, config: parseModelConfig(found.configFrom(text, context), context.file) };
+  const family = wrapped ? { ...found, ignorable: [...found.ignorable, OTHER_MODALITIES] } : found;
+  const notes: string[] = [];
+  const noted = { ...context, note: (line: string) => void notes.push(line) };
+  return { family, config: parseModelConfig(found.configFrom(text, noted), context.file), notes };
 }

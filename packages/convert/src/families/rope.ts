@@ -2,6 +2,7 @@
 import { CflowError, type ModelConfigInput } from '@cflow/format';
 import { z } from 'zod';
 import { isJsonObject, type JsonObject } from '../json.js';
+import type { ConfigLedger } from './config-ledger.js';
 import { lookUp, readFields } from './family.js';
 
 type RopeInput = NonNullable<ModelConfigInput['layers'][number]['attention']['rope']>;
@@ -11,7 +12,10 @@ const length = z.int().min(1);
 
 /** Fields that a family with RoPE adds to its schema. */
 export const ropeFields = {
-  max_position_embeddings: length.nullish(),
+  max_position_embeddings: z.preprocess(
+    (value) => (typeof value === 'number' && value <= 0 ? undefined : value),
+    length.nullish(),
+  ),
   original_max_position_embeddings: length.nullish(),
   partial_rotary_factor: positive.max(1).nullish(),
   rope_theta: positive.nullish(),
@@ -142,66 +146,184 @@ function readYarn(source: ScalingSource): ReadScaling {
   };
 }
 
+/** Where a rotation is read from. */
+interface RopeQuestion {
+  readonly json: RopeJson;
+  readonly headDim: number;
+  readonly defaults: RopeDefaults;
+  readonly type: LayerType;
+  readonly file: string;
+  readonly ledger: ConfigLedger;
+}
+
+/** What a parameter may be called, whatever the scaling; anything else is a misspelling. */
+const PARAMETERS = new Set([
+  'rope_type',
+  'type',
+  'rope_theta',
+  'partial_rotary_factor',
+  'factor',
+  'low_freq_factor',
+  'high_freq_factor',
+  'original_max_position_embeddings',
+  'attention_factor',
+  'beta_fast',
+  'beta_slow',
+  'mscale',
+  'mscale_all_dim',
+  'truncate',
+  // Sections of positions that are the same for text, and what training tools leave behind.
+  'mrope_section',
+  'mrope_interleaved',
+  'finetuned',
+]);
+const UNSCALED = ['default', 'mrope'];
+/** Parameters that mean something without scaling. */
+const PLAIN = [
+  'rope_type',
+  'type',
+  'rope_theta',
+  'partial_rotary_factor',
+  'mrope_section',
+  'mrope_interleaved',
+  'finetuned',
+];
+
 /**
- * A non-null `rope_scaling` takes the place of `rope_parameters`; what stands inside wins over the top level, and that
- * over the default of the class. Parameters by kind of layer are seen by their keys.
- * @throws CflowError UNSUPPORTED for a rope_type without a row here
+ * What `rope_scaling`, `rope_parameters` and the top level say together; what stands nowhere is the default of the class,
+ * and that is said. Parameters by kind of layer are seen by their keys.
+ * @throws CflowError CONFIG_INVALID for values that contradict each other, unknown parameters, a factor without a type;
+ *   UNSUPPORTED for a rope_type without a row here
  */
-export function ropeFrom(
-  json: RopeJson,
-  headDim: number,
-  defaults: RopeDefaults,
-  type: LayerType,
-  file: string,
-): ReadRope {
-  const { parameters, field, theta } = parametersOf(json, defaults, type);
+export function ropeFrom({ json, headDim, defaults, type, file, ledger }: RopeQuestion): ReadRope {
+  ledger.use('rope_parameters', 'rope_scaling');
+  const { parameters, field, theta } = parametersOf(json, defaults, type, file);
   const p = readFields(parametersSchema, parameters, `${file}: ${field}`);
   const contextLength = json.max_position_embeddings ?? defaults.contextLength;
-  const scaling = lookUp(SCALINGS, p.rope_type ?? p.type ?? 'default', `${field}.rope_type`, file);
-  const partial = p.partial_rotary_factor ?? json.partial_rotary_factor ?? 1;
+  const name = scalingName(parameters, field, file);
+  const scaling = lookUp(SCALINGS, name, `${field}.rope_type`, file);
+  if (UNSCALED.includes(name)) {
+    const idle = Object.keys(parameters).filter((key) => !PLAIN.includes(key) && parameters[key] !== null);
+    if (idle.length > 0)
+      ledger.say(`config.json: ${field}: ${idle.join(', ')} without effect for ${name}: ignored`);
+  }
+  const partial =
+    agreed('partial_rotary_factor', p.partial_rotary_factor, json.partial_rotary_factor, field, file) ?? 1;
   const read = scaling({ parameters, json, contextLength, headDim, partial, file: `${file}: ${field}` });
   const rotaryDim = read.rotaryDim ?? Math.trunc(headDim * partial);
   const { attentionFactor = 1 } = read;
   if (attentionFactor !== 1 && rotaryDim !== headDim) {
     throw new CflowError('UNSUPPORTED', 'an attention factor with partial rotation', { file, field });
   }
+  const stated = agreed('rope_theta', p.rope_theta, theta.stated, field, file);
+  if (stated === undefined) ledger.defaulted('rope_theta', theta.otherwise);
   return {
-    rope: { theta: p.rope_theta ?? theta, rotaryDim, ...(read.scaling && { scaling: read.scaling }) },
+    rope: { theta: stated ?? theta.otherwise, rotaryDim, ...(read.scaling && { scaling: read.scaling }) },
     attentionFactor,
   };
 }
 
-interface Parameters {
-  parameters: JsonObject;
-  field: string;
-  /** Used where the parameters state none. */
-  theta: number;
+/** One value of two places. @throws CflowError CONFIG_INVALID if they differ */
+function agreed(
+  key: string,
+  inside: number | null | undefined,
+  outside: number | null | undefined,
+  field: string,
+  file: string,
+): number | undefined {
+  if (inside != null && outside != null && inside !== outside) {
+    throw new CflowError('CONFIG_INVALID', `${inside}, but ${key} is ${outside} outside of it`, {
+      file,
+      field: `${field}.${key}`,
+      value: inside,
+      remedy: 'leave the right one',
+    });
+  }
+  return inside ?? outside ?? undefined;
 }
 
-function parametersOf(json: RopeJson, defaults: RopeDefaults, type: LayerType): Parameters {
+/** `rope_type`, or `type` as it was called before. @throws CflowError CONFIG_INVALID */
+function scalingName(parameters: JsonObject, field: string, file: string): string {
+  const unknown = Object.keys(parameters).find((key) => !PARAMETERS.has(key));
+  if (unknown !== undefined) {
+    throw new CflowError('CONFIG_INVALID', 'not a parameter of the rotation', {
+      file,
+      field: `${field}.${unknown}`,
+      value: unknown,
+      limit: [...PARAMETERS],
+      remedy: `known are ${[...PARAMETERS].join(', ')}`,
+    });
+  }
+  const names = [parameters.rope_type, parameters.type].filter((name) => typeof name === 'string');
+  const [first, second] = names.map((name) => (UNSCALED.includes(name) ? 'default' : name));
+  if (first !== undefined && second !== undefined && first !== second) {
+    throw new CflowError('CONFIG_INVALID', `rope_type is ${names[0]}, but type is ${names[1]}`, {
+      file,
+      field: `${field}.rope_type`,
+      value: names,
+      remedy: 'leave the right one',
+    });
+  }
+  if (first !== undefined) return names[0]!;
+  const idle = Object.keys(parameters).find((key) => !PLAIN.includes(key) && parameters[key] !== null);
+  if (idle === undefined) return 'default';
+  throw new CflowError('CONFIG_INVALID', `${idle} without a type of scaling`, {
+    file,
+    field: `${field}.rope_type`,
+    limit: Object.keys(SCALINGS),
+    remedy: `state one of ${Object.keys(SCALINGS).join(', ')}`,
+  });
+}
+
+interface Parameters {
+  readonly parameters: JsonObject;
+  readonly field: string;
+  /** Outside of the parameters, and where nothing is stated at all. */
+  readonly theta: { readonly stated: number | null | undefined; readonly otherwise: number };
+}
+
+function parametersOf(json: RopeJson, defaults: RopeDefaults, type: LayerType, file: string): Parameters {
   const own = defaults.parameters[type];
   const given = json.rope_parameters as JsonObject | null | undefined;
   const scaling = json.rope_scaling as JsonObject | null | undefined;
-  if (isPerType(given)) {
-    const inside = (isJsonObject(given[type] ?? null) ? given[type] : own) as JsonObject;
-    // Gemma 3 of transformers 4 with both: the scaling is that of the full layers.
-    const merged = type === 'full_attention' && scaling ? { ...inside, ...scaling } : inside;
-    return { parameters: merged, field: `rope_parameters.${type}`, theta: own.rope_theta };
-  }
   const perType = defaults.parameters.full_attention !== defaults.parameters.sliding_attention;
-  if (perType && type === 'sliding_attention') {
-    return {
-      parameters: withoutTheta(own),
-      field: 'rope_parameters',
-      theta: json.rope_local_base_freq ?? own.rope_theta,
-    };
+  const full = type === 'full_attention';
+  const outside = perType && !full ? json.rope_local_base_freq : json.rope_theta;
+  const theta = { stated: outside, otherwise: own.rope_theta };
+  if (isPerType(given)) {
+    const inside = isJsonObject(given[type] ?? null) ? (given[type] as JsonObject) : withoutTheta(own);
+    // Gemma 3 of transformers 4 with both: the scaling is that of the full layers.
+    const parameters = full && scaling ? merged(inside, scaling, file) : inside;
+    return { parameters, field: `rope_parameters.${type}`, theta };
   }
-  const field = scaling ? 'rope_scaling' : 'rope_parameters';
+  if (perType && !full) return { parameters: withoutTheta(own), field: 'rope_parameters', theta };
+  const stated = given && Object.keys(given).length > 0 ? given : undefined;
+  const scaled = scaling && Object.keys(scaling).length > 0 ? scaling : undefined;
+  if (stated && scaled) return { parameters: merged(stated, scaled, file), field: 'rope_scaling', theta };
   return {
-    parameters: scaling ?? given ?? withoutTheta(own),
-    field,
-    theta: json.rope_theta ?? own.rope_theta,
+    parameters: scaled ?? stated ?? withoutTheta(own),
+    field: scaled ? 'rope_scaling' : 'rope_parameters',
+    theta,
   };
+}
+
+/** `rope_scaling` over `rope_parameters`: whoever adds scaling to a file of transformers 5 writes both. */
+function merged(parameters: JsonObject, scaling: JsonObject, file: string): JsonObject {
+  const { rope_type, type, ...rest } = parameters;
+  const plain = [rope_type, type].every((name) => name == null || UNSCALED.includes(String(name)));
+  const under = plain ? rest : parameters;
+  for (const [key, value] of Object.entries(scaling)) {
+    const other = under[key];
+    if (value === null || other == null || String(other) === String(value)) continue;
+    throw new CflowError('CONFIG_INVALID', `${String(value)}, but ${String(other)} in rope_parameters`, {
+      file,
+      field: `rope_scaling.${key}`,
+      value,
+      remedy: 'leave the right one',
+    });
+  }
+  const said = Object.fromEntries(Object.entries(scaling).filter(([, value]) => value !== null));
+  return { ...under, ...said } as JsonObject;
 }
 
 function withoutTheta({ rope_theta: _, ...rest }: JsonObject): JsonObject {

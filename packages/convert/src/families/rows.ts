@@ -322,12 +322,15 @@ const gemma4: DecoderRow = {
   // The last layer is full whatever the list says.
   sliding: (fields, layer) => layer < fields.num_hidden_layers - 1 && gemmaSliding(fields, layer),
   fullAttention: (fields, layer) => {
-    const own = fields.per_layer_config?.[layer];
+    if (fields.per_layer_config) {
+      const own = fields.per_layer_config.get(layer);
+      return {
+        headDim: own?.head_dim ?? fields.head_dim!,
+        kvHeads: own?.num_key_value_heads ?? fields.num_key_value_heads!,
+      };
+    }
     const kvHeads = fields.attention_k_eq_v ? fields.num_global_key_value_heads : undefined;
-    return {
-      headDim: own?.head_dim ?? fields.global_head_dim!,
-      kvHeads: own?.num_key_value_heads ?? kvHeads ?? fields.num_key_value_heads!,
-    };
+    return { headDim: fields.global_head_dim!, kvHeads: kvHeads ?? fields.num_key_value_heads! };
   },
   experts: {
     dim: 'moe_intermediate_size',

@@ -1,6 +1,7 @@
 /** Models of several modalities around a text decoder, and model types that cannot be read, with the reason. */
 import { CflowError } from '@cflow/format';
 import { isJsonObject, type JsonObject } from '../json.js';
+import type { IgnoreRule } from './family.js';
 
 /** `model_type` of a wrapper → that of its text part where `text_config` does not say one. */
 const WRAPPERS: Readonly<Record<string, string>> = {
@@ -23,8 +24,9 @@ const TEXT_TYPES: Readonly<Record<string, string>> = {
 };
 
 /** Tensors of the other modalities. */
-export const OTHER_MODALITIES: readonly string[] = [
-  ...[
+export const OTHER_MODALITIES: IgnoreRule = {
+  reason: 'parts for images and sound; only the text part is converted',
+  patterns: [
     'vision_tower',
     'audio_tower',
     'embed_vision',
@@ -32,7 +34,7 @@ export const OTHER_MODALITIES: readonly string[] = [
     'multi_modal_projector',
     'visual',
   ].flatMap((name) => [`${name}.*`, `model.${name}.*`]),
-];
+};
 
 const REFUSED: Readonly<Record<string, string>> = {
   gpt_oss:

@@ -3,6 +3,7 @@ import { basename, extname } from 'node:path';
 import { crc32 } from 'node:zlib';
 import {
   CflowError,
+  type Dtype,
   type Layout,
   type MetadataDraft,
   type ModelConfig,
@@ -11,6 +12,7 @@ import {
   parameterCount,
 } from '@cflow/format';
 import { checkTarget, openFileSource } from '@cflow/format/node';
+import { refuseNotes, zeroedNotes } from '../notes.js';
 import {
   type ConvertOptions,
   type ConvertRequest,
@@ -24,7 +26,7 @@ import { tokenizerNotes } from '../sources/tokenizer-check.js';
 import type { AtomicFile } from '../targets/atomic-file.js';
 import { exportGguf, planExport } from './export.js';
 import { importGguf } from './import.js';
-import { openGguf } from './source.js';
+import { openGguf, typeNotes } from './source.js';
 
 /** What every conversion does alike. */
 export interface ConvertTools {
@@ -120,36 +122,51 @@ async function fromGguf(request: ConvertRequest, tools: ConvertTools): Promise<C
     const options = { ...(await resolveOptions(request)), dtype: request.dtype ?? model.dtype };
     await checkTarget(options.output, [options.source], options.overwrite);
     const { tokenizer } = model.tokenizer;
-    const notes = [...model.tokenizer.notes, ...(await tokenizerNotes(tokenizer))];
+    const notes = [
+      ...model.tokenizer.notes,
+      ...(await tokenizerNotes(tokenizer)),
+      ...typeNotes(model, request.dtype),
+    ];
+    refuseNotes(notes, options.strict, options.source);
     const name = basename(options.source);
     const files = [{ name, path: options.source, bytes: source.size }];
     const metadata = tools.draftMetadata(model.config, options, { name, files, tokenizer });
+    let zeroed = 0;
     const layout = await tools.writeAtomically(
       options,
       planned(metadata, options).fileBytes,
       async (sink) => {
         const writer = new ModelWriter(sink, { ...options, metadata, crc32 });
-        const sha256 = await importGguf(model, options.source, writer, options);
+        const onZeroed = (count: number) => {
+          zeroed += count;
+        };
+        const sha256 = await importGguf(model, options.source, writer, { ...options, onZeroed });
         await writer.finish({ ...metadata.source, files: [{ name, bytes: source.size, sha256 }] });
         return writer.layout;
       },
     );
-    return { ...resultOf(options, model.config, layout.fileBytes, started), notes };
+    const result = resultOf(options, model.config, layout.fileBytes, started);
+    return { ...result, notes: [...notes, ...zeroedNotes(zeroed)] };
   } finally {
     await source.close();
   }
 }
 
 /** What a conversion of the GGUF file would start from; nothing is written. */
-export async function ggufDraft(path: string) {
+export async function ggufDraft(path: string, dtype: Dtype | undefined) {
   const source = await openFileSource(path);
   try {
-    const { config, dtype, tokenizer } = await openGguf(source);
+    const model = await openGguf(source);
+    const { config, tokenizer } = model;
     const name = basename(path);
     const files = [{ name, path, bytes: source.size }];
     const checkpoint = { name, files, tokenizer: tokenizer.tokenizer };
-    const notes = [...tokenizer.notes, ...(await tokenizerNotes(tokenizer.tokenizer))];
-    return { config, dtype, weights: true, checkpoint, notes };
+    const notes = [
+      ...tokenizer.notes,
+      ...(await tokenizerNotes(tokenizer.tokenizer)),
+      ...typeNotes(model, dtype),
+    ];
+    return { config, dtype: dtype ?? model.dtype, weights: true, checkpoint, notes };
   } finally {
     await source.close();
   }

@@ -3,6 +3,7 @@ import {
   CflowError,
   type Dtype,
   elements,
+  f16ToF32,
   type ModelWriter,
   partStripes,
   type Stream,
@@ -24,6 +25,8 @@ export interface ImportOptions {
   readonly zeroNonfinite: boolean;
   readonly threads: number;
   readonly signal?: AbortSignal;
+  /** Weights that were not finite and were stored as 0. */
+  readonly onZeroed?: (count: number) => void;
   /** Bytes of the output done, and all of them. */
   readonly onProgress?: (done: number, total: number) => void;
 }
@@ -90,7 +93,10 @@ async function plainBytes({ model, options }: Run, tensor: TensorSpec): Promise<
   const bytes = new Uint8Array(4 * elements(tensor.shape));
   const view = new DataView(bytes.buffer);
   for (const [index, value] of values.entries()) {
-    if (!Number.isFinite(value) && !options.zeroNonfinite) nonfinite(model, tensor, index, value);
+    if (!Number.isFinite(value)) {
+      if (!options.zeroNonfinite) nonfinite(model, tensor, index, value);
+      options.onZeroed?.(1);
+    }
     view.setFloat32(4 * index, Number.isFinite(value) ? value : 0, true);
   }
   return bytes;
@@ -127,6 +133,7 @@ async function stripeOf({ model, pool, options }: Run, stripe: Stripe): Promise<
     return nonfinite(model, tensor, rowOffset * cols + index, value);
   }
   if (!('bytes' in result)) throw new Error('a task of stripes answers with bytes');
+  options.onZeroed?.(result.zeroed);
   return result.bytes;
 }
 
@@ -143,7 +150,8 @@ function requireFinite(
   for (let at = words.at, index = 0; at + words.bytes <= blocks.length; at += words.stride, index++) {
     const bits = words.bytes === 4 ? view.getUint32(at, true) : view.getUint16(at, true);
     if ((bits & words.mask) !== words.mask) continue;
-    nonfinite(model, tensor, rowOffset * cols + index * words.weights, Number.NaN);
+    const value = words.bytes === 4 ? f32FromBits(bits) : f16ToF32(bits);
+    nonfinite(model, tensor, rowOffset * cols + index * words.weights, value);
   }
 }
 
@@ -155,12 +163,24 @@ const EXPONENTS = {
   f32: { at: 0, stride: 4, bytes: 4, mask: 0x7f800000, weights: 1 },
 } as const satisfies Record<Dtype, object>;
 
-function nonfinite({ source }: GgufModel, { name, shape }: TensorSpec, index: number, value: number): never {
+const word = new DataView(new ArrayBuffer(4));
+
+function f32FromBits(bits: number): number {
+  word.setUint32(0, bits);
+  return word.getFloat32(0);
+}
+
+function nonfinite(
+  { source, tensors }: GgufModel,
+  { name, shape }: TensorSpec,
+  index: number,
+  value: number,
+): never {
   const cols = shape[1];
   const place = cols ? `[${Math.floor(index / cols)}, ${index % cols}]` : `[${index}]`;
   throw new CflowError('NONFINITE_WEIGHT', `weight ${place} is ${value}`, {
     file: source.name,
-    field: name,
+    field: tensors.get(name)!.name,
     value,
     remedy: 'repair the file, or convert it to another dtype with --allow-nonfinite zero',
   });

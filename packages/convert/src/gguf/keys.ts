@@ -261,8 +261,9 @@ function ropesFrom(
 }
 
 function scalingFrom(keys: Keys, rope: RopeConfig, { llama3 }: TensorFacts): RopeConfig['scaling'] {
-  const type = keys.get('rope.scaling.type') ?? 'none';
-  const factor = keys.number('rope.scaling.factor', keys.number('rope.scale_linear', 1));
+  // As llama.cpp: linear unless a type is stated, and a factor of 0 is none.
+  const type = keys.get('rope.scaling.type') ?? 'linear';
+  const factor = keys.number('rope.scaling.factor', keys.number('rope.scale_linear', 1)) || 1;
   if (llama3) return llama3(rope);
   if (type === 'none' || (type === 'linear' && factor === 1)) return undefined;
   if (type === 'linear') return { type: 'linear', factor };

@@ -57,7 +57,9 @@ export async function readGguf(source: ByteSource): Promise<GgufFile> {
   const dataStart = Math.ceil(head.offset / alignment) * alignment;
   const tensors = rows.map((row) => placed(row, dataStart, alignment, source));
   refuseOverlaps(tensors, source.name);
-  return { source, metadata, tensors: byName(tensors, source.name) };
+  const named = byName(tensors, source.name);
+  refuseTrailing(tensors, dataStart, alignment, source);
+  return { source, metadata, tensors: named };
 }
 
 async function checkVersion(head: HeadReader): Promise<void> {
@@ -181,7 +183,7 @@ function placed(row: Row, dataStart: number, alignment: number, source: ByteSour
   if (offset > space || bytes > space - offset) {
     invalid(`needs ${bytes} bytes from ${offset} of the data, which have ${Math.max(0, space)}`, {
       ...at,
-      remedy: 'the file is truncated; fetch it again',
+      remedy: 'the file is truncated; download it again',
     });
   }
   return { name, dims, type, offset: dataStart + offset, bytes };
@@ -195,6 +197,26 @@ function refuseOverlaps(tensors: readonly GgufTensorInfo[], file: string): void 
     }
     last = tensor;
   }
+}
+
+/** The last tensor may be padded to the alignment; nothing comes behind that. */
+function refuseTrailing(
+  tensors: readonly GgufTensorInfo[],
+  dataStart: number,
+  alignment: number,
+  { name: file, size }: ByteSource,
+): void {
+  const end = tensors.reduce((most, { offset, bytes }) => Math.max(most, offset + bytes), dataStart);
+  const padded = dataStart + Math.ceil((end - dataStart) / alignment) * alignment;
+  if (tensors.length === 0 || size <= end || size === padded) return;
+  const last = tensors.find(({ offset, bytes }) => offset + bytes === end)!;
+  const surplus = size - (size > padded ? padded : end);
+  const bytes = surplus === 1 ? '1 byte' : `${surplus} bytes`;
+  invalid(`${bytes} after the last tensor, ${last.name}`, {
+    file,
+    offset: size - surplus,
+    remedy: 'download the file again',
+  });
 }
 
 function byName(tensors: readonly GgufTensorInfo[], file: string): Map<string, GgufTensorInfo> {

@@ -13,7 +13,7 @@ import {
   type TensorSpec,
   TILE_ROWS,
 } from '@cflow/format';
-import { listed } from '../sources/shards.js';
+import { listOf } from '../sources/shards.js';
 import { type Architecture, architectureNamed, ggufName, ROPE_FREQS } from './architectures.js';
 import { blocksToStripe } from './blocks.js';
 import { configFromKeys, type TensorFacts } from './keys.js';
@@ -25,6 +25,8 @@ import { type ImportedTokenizer, importTokenizer } from './tokenizer-import.js';
 
 /** Where the rows of one of our tensors lie. */
 export interface GgufRows {
+  /** Of the tensor in the GGUF. */
+  readonly name: string;
   readonly type: TensorTypeName;
   /** Of the first row, in the file. */
   readonly offset: number;
@@ -133,7 +135,7 @@ function placeTensors(
   const unique = [...new Set(problems)];
   throw new CflowError(
     'TENSOR_MISMATCH',
-    `${unique.length} tensors do not match the keys of ${architecture.name}: ${listed(unique)}`,
+    `${unique.length} tensors do not match the keys of ${architecture.name}: ${listOf(unique)}`,
     { file: source.name, value: unique.length, remedy: 'convert the checkpoint itself with cflow-convert' },
   );
 }
@@ -145,13 +147,20 @@ function sameDims(a: readonly number[], b: readonly number[]): boolean {
 
 function rowsOf(
   { shape, expert }: TensorSpec,
-  { type, offset, bytes }: GgufTensorInfo,
+  { name, type, offset, bytes }: GgufTensorInfo,
   experts: number,
   heads: Heads | undefined,
 ): GgufRows {
   const index = experts > 1 ? expert : 0;
   const rows = shape[0]!;
-  return { type, offset: offset + (index * bytes) / experts, rows, cols: elements(shape) / rows, heads };
+  return {
+    name,
+    type,
+    offset: offset + (index * bytes) / experts,
+    rows,
+    cols: elements(shape) / rows,
+    heads,
+  };
 }
 
 /** Of the type that most weights of matrices have; BF16 has no dtype of its own and is kept exactly in f32. */
@@ -164,6 +173,41 @@ function mainDtype(config: ModelConfig, tensors: ReadonlyMap<string, GgufRows>):
   }
   const [type] = [...weights].sort(([, a], [, b]) => b - a)[0]!;
   return dtypeOf(type) ?? 'f32';
+}
+
+/** Types whose every value an output dtype holds. */
+const EXACT: Readonly<Record<Dtype, readonly TensorTypeName[]>> = {
+  f32: ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0'],
+  f16: ['F16'],
+  q8_0: ['Q8_0'],
+  q4_0: ['Q4_0'],
+};
+
+/**
+ * What becomes of matrices whose type is not that of the output: a line each and the total, or the total alone where
+ * the dtype was asked for.
+ */
+export function typeNotes({ config, tensors, dtype: usual }: GgufModel, asked: Dtype | undefined): string[] {
+  const dtype = asked ?? usual;
+  const changed = new Map<string, { type: TensorTypeName; weights: number }>();
+  let all = 0;
+  for (const spec of modelTensors(config)) {
+    if (!spec.matrix) continue;
+    const { name, type } = tensors.get(spec.name)!;
+    const weights = elements(spec.shape);
+    all += weights;
+    if (dtypeOf(type) === dtype) continue;
+    changed.set(name, { type, weights: (changed.get(name)?.weights ?? 0) + weights });
+  }
+  if (changed.size === 0) return [];
+  const lines = [...changed].map(([name, { type }]) => {
+    return `${name}: ${type} becomes ${dtype}${EXACT[dtype].includes(type) ? ', exactly' : ', rounded anew'}`;
+  });
+  const weights = [...changed.values()].reduce((sum, each) => sum + each.weights, 0);
+  const count = changed.size === 1 ? '1 tensor changes its' : `${changed.size} tensors change their`;
+  const share = ((100 * weights) / all).toFixed(1);
+  const total = `${count} type to ${dtype}: ${share} % of the weights${asked ? '' : '; --dtype f32 keeps all of them'}`;
+  return asked ? [total] : [...lines, total];
 }
 
 /** The tile dtype that holds the same weights, bit by bit; undefined if none does. */

@@ -11,6 +11,8 @@ export interface OpenSourceOptions extends ClientOptions {
   /** false: nothing is written to the Hub's cache; weights come by ranges while they are converted. */
   readonly cache: boolean;
   readonly dryRun?: boolean;
+  /** Bytes that the header of a safetensors file may have. */
+  readonly maxHeaderBytes?: number | undefined;
   /** Bytes of the weights that are in the cache so far, of how many. */
   readonly onDownload?: ((done: number, total: number) => void) | undefined;
 }
@@ -20,7 +22,7 @@ export interface OpenSourceOptions extends ClientOptions {
  *   VERIFY_FAILED (hashes, changes), WRITE_FAILED (cache), INTERRUPTED
  */
 export async function openSource(options: OpenSourceOptions): Promise<CheckpointSource> {
-  const { source, model, dryRun = false } = options;
+  const { source, model, dryRun = false, maxHeaderBytes } = options;
   if (isHubName(source)) {
     // The library takes longer to load than all the rest of the command.
     const { openRepository } = await import('./repository.js');
@@ -33,5 +35,5 @@ export async function openSource(options: OpenSourceOptions): Promise<Checkpoint
       remedy: 'leave it out, or name a repository as hf:org/name',
     });
   }
-  return openCheckpoint(source, { model, dryRun });
+  return openCheckpoint(source, { model, dryRun, maxHeaderBytes });
 }

@@ -1,5 +1,6 @@
 /** Opens a repository on the Hub as a checkpoint. */
 import { createHash } from 'node:crypto';
+import { dirname } from 'node:path';
 import { CflowError, memorySource } from '@cflow/format';
 import type { FileSource } from '@cflow/format/node';
 import {
@@ -8,7 +9,7 @@ import {
   openCheckpoint,
   type SourceFile,
 } from '../sources/checkpoint.js';
-import type { CheckpointFiles } from '../sources/files.js';
+import { type CheckpointFiles, fileNames } from '../sources/files.js';
 import { readSafetensorsHeader } from '../sources/safetensors.js';
 import { HubCache } from './cache.js';
 import { HubClient } from './client.js';
@@ -32,10 +33,10 @@ export async function openRepository(options: OpenSourceOptions): Promise<Checkp
   const name = parseHubName(options.source);
   const environment = await hubEnvironment();
   const cache = new HubCache(environment.cacheDir, name.repo);
-  const { model, dryRun = false, source } = options;
+  const { model, dryRun = false, source, maxHeaderBytes } = options;
   if (environment.offline) {
     const files = await offlineFiles(cache, name, source);
-    return openCheckpoint(source, { model, dryRun, files });
+    return openCheckpoint(source, { model, dryRun, files, maxHeaderBytes });
   }
   const files = await HubFiles.open(name, environment, cache, options);
   // From headers alone everything is checked before anything large is fetched.
@@ -70,6 +71,7 @@ async function offlineFiles(
     origin: origin(repo, commit),
     at: (file) => `${source}: ${file}`,
     open: (file) => cache.open(commit, file),
+    list: () => fileNames(dirname(cache.path(commit, 'config.json'))),
   };
 }
 
@@ -132,6 +134,10 @@ class HubFiles implements CheckpointFiles {
     return WEIGHTS.test(name) ? this.#openWeights(name) : this.#openText(name);
   }
 
+  async list(): Promise<readonly string[]> {
+    return [...this.listing.files.keys()].filter((name) => !name.includes('/'));
+  }
+
   async #openText(name: string): Promise<FileSource> {
     const remote = this.#remote(name);
     const { bytes } = remote.file;
@@ -175,14 +181,19 @@ class HubFiles implements CheckpointFiles {
   /** The checkpoint over these files, each with what is known of its hash. */
   async checkpoint(model: string, dryRun: boolean): Promise<CheckpointSource> {
     this.#ranged.clear();
-    const checkpoint = await openCheckpoint(this.#options.source, { model, dryRun, files: this });
+    const checkpoint = await openCheckpoint(this.#options.source, {
+      model,
+      dryRun,
+      files: this,
+      maxHeaderBytes: this.#options.maxHeaderBytes,
+    });
     for (const source of this.#ranged.values()) await this.#align(source);
     return { ...checkpoint, files: checkpoint.files.map((file) => this.#described(file)) };
   }
 
   async #align(source: RangeSource): Promise<void> {
     if (!source.name.endsWith('.safetensors')) return;
-    const { tensors } = await readSafetensorsHeader(source);
+    const { tensors } = await readSafetensorsHeader(source, this.#options.maxHeaderBytes);
     source.alignTo([...tensors.values()].map(({ offset }) => offset));
   }
 

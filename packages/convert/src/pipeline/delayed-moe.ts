@@ -29,7 +29,8 @@ export function* stripeSteps(layout: Layout): Generator<StripeStep> {
 }
 
 /** Rows as values; where they also lie in a file as they are, readers may fetch them there. */
-export type RowSource = Pick<CheckpointSource, 'rowsF32'> & Partial<Pick<CheckpointSource, 'rowsInFile'>>;
+export type RowSource = Pick<CheckpointSource, 'rowsF32'> &
+  Partial<Pick<CheckpointSource, 'rowsInFile' | 'storedAt'>>;
 
 /** The weights of a checkpoint in the order of a file. */
 export class DelayedMoESource {

@@ -30,6 +30,8 @@ export interface PipelineOptions {
   /** Steps whose weights no thread can read in a file and that are read at the same time. Default 1. */
   readonly readAhead?: number | undefined;
   readonly signal?: AbortSignal;
+  /** Weights that were not finite and were stored as 0. */
+  readonly onZeroed?: (count: number) => void;
   readonly onProgress?: (done: number, total: number) => void;
 }
 
@@ -214,8 +216,8 @@ async function* orderedPieces(
   for await (const { piece, values } of withValues(source, interruptible(all, options.signal), readAhead)) {
     const [{ step }] = piece;
     const ready = step.stripe
-      ? quantize(pool, piece, values, buffers, options)
-      : plainPiece(step, values!, options);
+      ? quantize(source, pool, piece, values, buffers, options)
+      : plainPiece(source, step, values!, options);
     // A later piece may fail while an earlier one is awaited; the await below still sees the error.
     ready.catch(() => undefined);
     queue.push(ready);
@@ -232,20 +234,26 @@ function* interruptible<T>(items: Iterable<T>, signal: AbortSignal | undefined):
 }
 
 async function plainPiece(
+  source: DelayedMoESource,
   { region, part }: StripeStep,
   values: Float32Array,
   options: PipelineOptions,
 ): Promise<Ready> {
-  return { region, bytes: plainBytes(partTensors(part)[0]!, values, options), release: () => undefined };
+  return {
+    region,
+    bytes: plainBytes(source, partTensors(part)[0]!, values, options),
+    release: () => undefined,
+  };
 }
 
 /** `values` are those of the only stripe if it is not in a file. */
 async function quantize(
+  source: DelayedMoESource,
   pool: WorkerPool,
   piece: readonly [Part, ...Part[]],
   values: Float32Array | undefined,
   buffers: Buffers,
-  { dtype, scaleSearch, zeroNonfinite, native = true }: PipelineOptions,
+  { dtype, scaleSearch, zeroNonfinite, native = true, onZeroed }: PipelineOptions,
 ): Promise<Ready> {
   const stripes = piece.map(({ step, rows }) => stripeWork(step.stripe!, (rows ?? values)!));
   const bytes = stripes.reduce((sum, { rows, cols }) => sum + stripeBytes(dtype, rows, cols), 0);
@@ -257,9 +265,10 @@ async function quantize(
   if ('nonfinite' in result) {
     const { stripe, index, value } = result.nonfinite;
     const { tensor, rowOffset } = piece[stripe]!.step.stripe!;
-    nonfinite(tensor, rowOffset * tensor.shape[1]! + index, value);
+    nonfinite(source, tensor, rowOffset * tensor.shape[1]! + index, value);
   }
   if (!('bytes' in result)) throw new Error('a task of stripes answers with bytes');
+  onZeroed?.(result.zeroed);
   const { region } = piece[0].step;
   return { region, bytes: result.bytes, release: () => buffers.give(result.bytes.buffer as ArrayBuffer) };
 }
@@ -271,24 +280,28 @@ function stripeWork(stripe: Stripe, weights: StripeWork['weights']): StripeWork 
 
 /** Norms, biases and routers stay f32. */
 function plainBytes(
+  source: DelayedMoESource,
   tensor: TensorSpec,
   values: Float32Array,
-  { zeroNonfinite }: PipelineOptions,
+  { zeroNonfinite, onZeroed }: PipelineOptions,
 ): Uint8Array {
   const bytes = new Uint8Array(4 * elements(tensor.shape));
   const view = new DataView(bytes.buffer);
   for (const [index, value] of values.entries()) {
-    if (!Number.isFinite(value) && !zeroNonfinite) nonfinite(tensor, index, value);
+    if (!Number.isFinite(value)) {
+      if (!zeroNonfinite) nonfinite(source, tensor, index, value);
+      onZeroed?.(1);
+    }
     view.setFloat32(4 * index, Number.isFinite(value) ? value : 0, true);
   }
   return bytes;
 }
 
-function nonfinite(tensor: TensorSpec, index: number, value: number): never {
+function nonfinite(source: DelayedMoESource, tensor: TensorSpec, index: number, value: number): never {
   const cols = tensor.shape[1];
   const place = cols ? `[${Math.floor(index / cols)}, ${index % cols}]` : `[${index}]`;
   throw new CflowError('NONFINITE_WEIGHT', `weight ${place} is ${value}`, {
-    field: tensor.name,
+    ...(source.checkpoint.storedAt?.(tensor.name) ?? { field: tensor.name }),
     value,
     remedy: 'repair the checkpoint, or use --allow-nonfinite zero to store 0 instead',
   });

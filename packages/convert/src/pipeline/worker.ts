@@ -40,16 +40,23 @@ export interface Nonfinite {
   readonly index: number;
   readonly value: number;
 }
-export type StripeResult = { bytes: Uint8Array } | { nonfinite: Nonfinite };
+/** `zeroed`: weights that were not finite and were stored as 0. */
+export type StripeResult = { bytes: Uint8Array; zeroed: number } | { nonfinite: Nonfinite };
 
-/** Index of the first NaN or Inf, −1 if there is none; with `zero` they are replaced instead. */
-export function findNonfinite(values: Float32Array, zero: boolean): number {
+/** Index of the first NaN or Inf, −1 if there is none. */
+export function findNonfinite(values: Float32Array): number {
+  return values.findIndex((value) => !Number.isFinite(value));
+}
+
+/** Stores 0 in the place of NaN and Inf. Returns how many there were. */
+export function zeroNonfinite(values: Float32Array): number {
+  let zeroed = 0;
   for (let i = 0; i < values.length; i++) {
     if (Number.isFinite(values[i]!)) continue;
-    if (!zero) return i;
     values[i] = 0;
+    zeroed++;
   }
-  return -1;
+  return zeroed;
 }
 
 interface RawWeights {
@@ -58,42 +65,52 @@ interface RawWeights {
 }
 
 function rawWeights(weights: FileRows | Float32Array): RawWeights {
-  if (!(weights instanceof Float32Array)) return { bytes: readFileRows(weights), dtype: weights.dtype };
-  return { bytes: new Uint8Array(weights.buffer, weights.byteOffset, weights.byteLength), dtype: 'F32' };
+  if (weights instanceof Float32Array) return plainValues(weights);
+  return { bytes: readFileRows(weights), dtype: weights.dtype };
+}
+
+function plainValues({ buffer, byteOffset, byteLength }: Float32Array): RawWeights {
+  return { bytes: new Uint8Array(buffer, byteOffset, byteLength), dtype: 'F32' };
 }
 
 function runStripes(task: StripeTask): StripeResult {
   let at = 0;
+  let zeroed = 0;
   for (const [stripe, work] of task.stripes.entries()) {
     const bytes = new Uint8Array(task.out, at, stripeBytes(task.dtype, work.rows, work.cols));
     try {
-      const bad = runStripe(task, work, bytes);
-      if (bad) return { nonfinite: { stripe, ...bad } };
+      const done = runStripe(task, work, bytes);
+      if (typeof done !== 'number') return { nonfinite: { stripe, ...done } };
+      zeroed += done;
     } catch (cause) {
       const { code, message } = asCflowError(cause);
       throw new CflowError(code, message, { field: work.name, cause });
     }
     at += bytes.length;
   }
-  return { bytes: new Uint8Array(task.out, 0, at) };
+  return { bytes: new Uint8Array(task.out, 0, at), zeroed };
 }
 
 /**
- * Writes one stripe, or returns its first weight that is not finite. What the kernels do not read or refuse goes through
- * the definition, which also says what is wrong with a weight.
+ * Writes one stripe and returns how many weights were replaced by 0, or its first weight that is not finite. What the
+ * kernels do not read or refuse goes through the definition, which also says what is wrong with a weight.
  */
 function runStripe(
   task: StripeTask,
   work: StripeWork,
   out: Uint8Array,
-): Pick<Nonfinite, 'index' | 'value'> | undefined {
+): number | Pick<Nonfinite, 'index' | 'value'> {
   const raw = rawWeights(work.weights);
-  if (task.native && quantizeNatively(task, work, raw, out)) return undefined;
+  // Weights that must be counted go through the definition, too; it is a rare repair.
+  if (task.native && !task.zeroNonfinite && quantizeNatively(task, work, raw, out)) return 0;
   const values = DECODERS[raw.dtype]!(raw.bytes);
-  const index = findNonfinite(values, task.zeroNonfinite);
+  const zeroed = task.zeroNonfinite ? zeroNonfinite(values) : 0;
+  if (task.native && task.zeroNonfinite && quantizeNatively(task, work, plainValues(values), out))
+    return zeroed;
+  const index = findNonfinite(values);
   if (index >= 0) return { index, value: values[index]! };
   out.set(quantizeStripe(task.dtype, values, work.rows, work.cols, work.id, task));
-  return undefined;
+  return zeroed;
 }
 
 const native = nativeQuantizer();

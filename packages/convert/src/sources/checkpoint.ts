@@ -4,34 +4,26 @@ import { CflowError, type Metadata, type ModelConfig, modelTensors, PRESETS } fr
 import { errno } from '@cflow/format/node';
 import { cflow, type Family, readModelConfig, type TensorPlace } from '../families/index.js';
 import { parseJsonObject } from '../json.js';
-import { type CheckpointFiles, directoryFiles, hasFile } from './files.js';
+import { type CheckpointFiles, directoryFiles } from './files.js';
 import { readGeneration } from './generation.js';
-import { listTensorMismatches, scalesName, tensorPlaces, throwMismatches } from './mismatch.js';
-import { type BlockScales, checkScales, PlacedTensor, Slabs } from './placed.js';
+import { tensorLedger, tensorPlaces, throwMismatches } from './ledger.js';
+import { type BlockScales, PlacedTensor, Slabs } from './placed.js';
 import {
   type Quantization,
   readQuantization,
   refuseQuantized,
   refuseQuantizedNames,
 } from './quantization.js';
-import type { RowRange } from './safetensors.js';
+import { MAX_HEADER_BYTES, type RowRange } from './safetensors.js';
 import type { SafetensorsDtype } from './safetensors-dtype.js';
-import {
-  INDEX_FILE,
-  openIndexed,
-  openSingleFile,
-  SINGLE_FILE,
-  type StoredTensor,
-  type Weights,
-} from './shards.js';
+import { type ScaleShape, scalesName } from './scales.js';
+import { INDEX_FILE, openShardedWeights, SINGLE_FILE, type StoredTensor, type Weights } from './shards.js';
+import { resolveTie } from './tie.js';
 import { readTokenizer, type Tokenizer } from './tokenizer.js';
 import { tokenizerNotes } from './tokenizer-check.js';
 
 /** JSON files and templates are read whole; the largest tokenizers have some 35 MB. */
 export const MAX_TEXT_BYTES = 128 * 1024 * 1024;
-
-/** Rows and columns that share a scale where config.json does not say it. */
-const DEFAULT_BLOCK = [128, 128] as const;
 
 /** A file of a checkpoint. */
 export interface SourceFile {
@@ -61,7 +53,7 @@ export interface CheckpointSource {
   readonly tokenizer: Tokenizer | undefined;
   /** Sampling defaults of generation_config.json. */
   readonly generation: Metadata['generation'];
-  /** What was not taken as it stands, and what our libraries cannot run. */
+  /** What was ignored, derived from a default or dropped on the way here, and what our libraries cannot run. */
   readonly notes: readonly string[];
   /** false after a dry run without weights: `tensor` and `rowsF32` then throw. */
   readonly hasWeights: boolean;
@@ -71,6 +63,8 @@ export interface CheckpointSource {
   rowsF32(canonicalName: string, rowStart: number, rows: number): Promise<Float32Array>;
   /** Where the same rows lie, if they lie in a file as they are. */
   rowsInFile(canonicalName: string, rowStart: number, rows: number): FileRows | undefined;
+  /** What the checkpoint calls a tensor, and the file that holds it: for errors. */
+  storedAt(canonicalName: string): { readonly file: string; readonly field: string };
   /** Closes its files. */
   close(): Promise<void>;
 }
@@ -83,6 +77,8 @@ export interface OpenCheckpointOptions {
   dryRun?: boolean;
   /** Where the files are, if not in a directory called `path`; `path` is then what errors call the checkpoint. */
   files?: CheckpointFiles;
+  /** Bytes that the header of a safetensors file may have. Default MAX_HEADER_BYTES. */
+  maxHeaderBytes?: number | undefined;
 }
 
 interface Texts {
@@ -91,8 +87,8 @@ interface Texts {
 }
 
 /**
- * Opens a directory with config.json and model.safetensors, or shards with their index, and checks configuration,
- * headers and tensors against each other. Reads no weights.
+ * Opens a directory with config.json and weights, and accounts for every field, tensor and scale. Reads no weights, but
+ * for a stored LM head that may be the embedding.
  * @throws CflowError NOT_READABLE, CONFIG_INVALID, UNSUPPORTED, FORMAT_INVALID, TENSOR_MISMATCH (all at once), USAGE
  *   (unknown preset)
  */
@@ -103,27 +99,39 @@ export async function openCheckpoint(
   if (!options.files) await checkDirectory(path);
   const files = options.files ?? directoryFiles(path);
   const texts = textFiles(files);
-  const notes: string[] = [];
-  const note = (text: string) => void notes.push(text);
-  const { family, config, quantization, generation } = await readConfig(
-    files,
-    texts,
-    options.model ?? 'auto',
-    note,
-  );
+  const found: string[] = [];
+  const note = (text: string) => void found.push(text);
+  const readConfig = await configReader(files, texts, options.model ?? 'auto', note);
   const tokenizer = await tokenizerOf(files, texts, note);
-  notes.push(...(await tokenizerNotes(tokenizer)));
-  const weights = await openWeights(path, files, texts, options.dryRun ?? false);
+  found.push(...(await tokenizerNotes(tokenizer)));
+  // A wrong configuration is said first: without it nothing of the weights can be judged.
+  const weights = await openWeights(path, files, texts, options).catch((error: unknown) => {
+    readConfig(undefined);
+    throw error;
+  });
   try {
+    const read = readConfig(weights);
+    const { family, quantization, generation } = read;
+    const notes = [...read.notes, ...found, ...(weights?.notes ?? [])];
+    const model = { name: files.origin, path, quantization, tokenizer, generation, texts, weights };
     // Without weights nothing is converted, and sizes are those of the model before it was quantized.
-    if (weights) {
-      refuseQuantized(quantization, files.at('config.json'));
-      refuseQuantizedNames(weights.tensors.keys(), path);
-      throwMismatches(listTensorMismatches(config, family, weights.tensors), path);
+    if (!weights) {
+      const places = tensorPlaces(read.config, family, path);
+      return checkpointSource({ ...model, config: read.config, places, scales: new Map(), notes });
     }
-    const places = tensorPlaces(config, family, path, weights?.tensors);
-    const model = { name: files.origin, path, config, quantization };
-    return checkpointSource({ ...model, tokenizer, generation, notes, texts, weights, places });
+    refuseQuantized(quantization, files.at('config.json'));
+    refuseQuantizedNames(weights.tensors.keys(), path);
+    const tied = await resolveTie(read.config, family, weights.tensors);
+    const ledger = tensorLedger({ config: tied.config, family, stored: tied.tensors, quantization });
+    throwMismatches(ledger.mismatches, path);
+    return checkpointSource({
+      ...model,
+      weights: { ...weights, tensors: tied.tensors },
+      config: tied.config,
+      places: ledger.places,
+      scales: ledger.scales,
+      notes: [...notes, ...tied.notes, ...ledger.notes],
+    });
   } catch (error) {
     await weights?.close();
     throw error;
@@ -140,7 +148,7 @@ interface Parts {
   texts: Texts;
   weights: Weights | undefined;
   places: ReadonlyMap<string, TensorPlace>;
-  quantization: Quantization | undefined;
+  scales: ReadonlyMap<string, ScaleShape>;
 }
 
 /** A tensor of the model with what holds it. */
@@ -151,7 +159,7 @@ interface Found {
 }
 
 /** Finds tensors by canonical name, each once. */
-function finder({ path, config, weights, places, quantization }: Parts): (canonical: string) => Found {
+function finder({ path, config, weights, places, scales }: Parts): (canonical: string) => Found {
   const shapes = new Map(modelTensors(config).map(({ name, shape }) => [name, shape]));
   const found = new Map<string, Found>();
   return (canonical) => {
@@ -163,7 +171,7 @@ function finder({ path, config, weights, places, quantization }: Parts): (canoni
       const problem = weights ? `no tensor ${canonical}` : 'opened without weights';
       throw new CflowError('INTERNAL', problem, { file: path, field: canonical });
     }
-    const placed = new PlacedTensor(place, stored, scalesOf(place, weights, quantization, path));
+    const placed = new PlacedTensor(place, stored, scalesOf(place, weights!, scales));
     const tensor = { stored, shape: shapes.get(canonical)!, placed };
     found.set(canonical, tensor);
     return tensor;
@@ -171,16 +179,12 @@ function finder({ path, config, weights, places, quantization }: Parts): (canoni
 }
 
 function scalesOf(
-  place: TensorPlace,
-  weights: Weights | undefined,
-  quantization: Quantization | undefined,
-  file: string,
+  { name }: TensorPlace,
+  { tensors }: Weights,
+  scales: ReadonlyMap<string, ScaleShape>,
 ): BlockScales | undefined {
-  const stored = weights?.tensors.get(scalesName(place.name));
-  if (!stored) return undefined;
-  const scales = { stored, block: quantization?.block ?? DEFAULT_BLOCK };
-  checkScales(scales, place.shape, file);
-  return scales;
+  const shape = scales.get(name);
+  return shape && { stored: tensors.get(scalesName(name))!, block: shape.block };
 }
 
 function checkpointSource(parts: Parts): CheckpointSource {
@@ -214,6 +218,10 @@ function checkpointSource(parts: Parts): CheckpointSource {
       const range = placed.range(rowStart, rows);
       return range && { file, fd, ...range };
     },
+    storedAt: (canonical) => {
+      const { stored } = find(canonical);
+      return { file: stored.source.name, field: stored.entry.name };
+    },
     close: async () => weights?.close(),
   };
 }
@@ -233,19 +241,24 @@ async function checkDirectory(path: string): Promise<void> {
   }
 }
 
-async function readConfig(
+interface ConfigRead {
+  readonly family: Family;
+  readonly config: ModelConfig;
+  readonly quantization: Quantization | undefined;
+  readonly generation: Metadata['generation'];
+  readonly notes: readonly string[];
+}
+
+/** Reads the texts of the configuration; what is returned interprets them, by shapes of tensors where they are silent. */
+async function configReader(
   files: CheckpointFiles,
   texts: Texts,
   model: string,
   note: (text: string) => void,
-): Promise<{
-  family: Family;
-  config: ModelConfig;
-  quantization: Quantization | undefined;
-  generation: Metadata['generation'];
-}> {
+): Promise<(weights: Weights | undefined) => ConfigRead> {
   if (model !== 'auto') {
-    return { family: cflow, config: presetNamed(model), quantization: undefined, generation: undefined };
+    const config = presetNamed(model);
+    return () => ({ family: cflow, config, quantization: undefined, generation: undefined, notes: [] });
   }
   const file = files.at('config.json');
   const bytes = await texts.read('config.json');
@@ -255,12 +268,17 @@ async function readConfig(
       remedy: 'name a checkpoint directory, or a preset as model',
     });
   }
+  const generationFile = files.at('generation_config.json');
   const generationBytes = await texts.read('generation_config.json');
-  const generation =
-    generationBytes && parseJsonObject(generationBytes, { file: files.at('generation_config.json') });
+  const generation = generationBytes && parseJsonObject(generationBytes, { file: generationFile });
   const json = parseJsonObject(bytes, { file });
-  const read = readModelConfig(json, { name: files.modelName, file, generation });
-  return { ...read, quantization: readQuantization(json), generation: readGeneration(generation, note) };
+  const quantization = readQuantization(json, file);
+  const sampling = readGeneration(generation, note);
+  return (weights) => {
+    const shapeOf = (name: string) => weights?.tensors.get(name)?.entry.shape;
+    const context = { name: files.modelName, file, generation, shapeOf: weights && shapeOf };
+    return { ...readModelConfig(json, context), quantization, generation: sampling };
+  };
 }
 
 function presetNamed(model: string): ModelConfig {
@@ -295,18 +313,19 @@ async function vocabulary(texts: Texts) {
   return { vocabJson: await texts.read('vocab.json'), merges: await texts.read('merges.txt') };
 }
 
-/** The single file wins over an index, as in transformers. */
+/** Undefined in a dry run without weights, or without some of the shards. */
 async function openWeights(
   dir: string,
   files: CheckpointFiles,
   texts: Texts,
-  dryRun: boolean,
+  { dryRun = false, maxHeaderBytes = MAX_HEADER_BYTES }: OpenCheckpointOptions,
 ): Promise<Weights | undefined> {
-  if (await hasFile(files, SINGLE_FILE)) return openSingleFile(files);
   const index = await texts.read(INDEX_FILE);
-  if (index) return dryRun ? openIndexed(files, index).catch(unlessUnreadable) : openIndexed(files, index);
+  const opened = openShardedWeights(files, index, { maxHeaderBytes });
+  const weights = await (dryRun ? opened.catch(unlessUnreadable) : opened);
+  if (weights) return weights;
   if (dryRun) return undefined;
-  const pickled = await hasFile(files, 'pytorch_model.bin');
+  const pickled = (await files.list()).includes('pytorch_model.bin');
   throw new CflowError('NOT_READABLE', `neither ${SINGLE_FILE} nor ${INDEX_FILE}`, {
     file: dir,
     remedy: pickled

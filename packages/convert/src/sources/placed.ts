@@ -1,14 +1,15 @@
 /** Rows of a model's tensor out of the stored tensor that holds it: by itself, in a fused one, transposed, or scaled. */
-import { type ByteSource, CflowError } from '@cflow/format';
+import { type ByteSource, readExactly } from '@cflow/format';
 import type { TensorPlace } from '../families/index.js';
 import { type RowRange, type SafetensorsEntry, tensorRowRange, tensorRowsF32 } from './safetensors.js';
+import { SCALE_DECODERS } from './scales.js';
 
 interface Stored {
   readonly source: ByteSource;
   readonly entry: SafetensorsEntry;
 }
 
-/** Scales of a tensor: one for each block of rows and columns. */
+/** Stored scales with how they lie. */
 export interface BlockScales {
   readonly stored: Stored;
   readonly block: readonly [number, number];
@@ -45,36 +46,46 @@ export class PlacedTensor {
     slabs: Slabs,
   ): Promise<Float32Array> {
     const { row, transposed, offset } = this.#place;
-    const { source, entry } = this.#stored;
     if (transposed) {
-      const slab = await slabs.read(this.#stored, row, shape[1]!);
-      return columns(slab, shape[1]!, transposed.column + rowStart, rows);
+      const whole = shape[1]!;
+      const slab = await slabs.read(`${this.#place.name} ${row}`, () => this.#stretch(row, whole));
+      return columns(slab, whole, transposed.column + rowStart, rows);
     }
-    const values = await tensorRowsF32(source, entry, row + rowStart, rows);
+    const values = await this.#stretch(row + rowStart, rows);
     if (offset) for (let i = 0; i < values.length; i++) values[i] = values[i]! + offset;
-    if (this.#scales) await this.#scale(values, row + rowStart, rows);
     return values;
   }
 
-  /** Multiplies rows from `first` on, of the stored tensor seen as rows, by the scales of their blocks. */
+  /** Rows [first, first + rows) of the stored tensor, seen as rows of its last dimension, times their scales. */
+  async #stretch(first: number, rows: number): Promise<Float32Array> {
+    const { source, entry } = this.#stored;
+    const values = await tensorRowsF32(source, entry, first, rows);
+    if (this.#scales) await this.#scale(values, first, rows);
+    return values;
+  }
+
+  /** Multiplies rows from `first` on by the scales of their blocks; blocks begin anew with each expert. */
   async #scale(values: Float32Array, first: number, rows: number): Promise<void> {
     const { stored, block } = this.#scales!;
     const [blockRows, blockCols] = block;
-    const matrix = asRows(stored.entry);
-    this.#values ??= tensorRowsF32(stored.source, matrix, 0, matrix.shape[0]!);
+    this.#values ??= readScales(stored);
     const scales = await this.#values;
-    const cols = values.length / rows;
-    const across = matrix.shape[1]!;
-    // Blocks begin anew with each expert of a fused tensor.
-    const whole = this.#place.shape.length === 3 ? this.#place.shape[1]! : Number.POSITIVE_INFINITY;
-    const blocksDown = Number.isFinite(whole) ? Math.ceil(whole / blockRows) : 0;
+    const { shape } = this.#place;
+    const cols = shape.at(-1)!;
+    const across = Math.ceil(cols / blockCols);
+    const rowsOfExpert = shape.length === 3 ? shape[1]! : Number.MAX_SAFE_INTEGER;
+    const blocksDown = Math.ceil(rowsOfExpert / blockRows);
     for (let r = 0; r < rows; r++) {
-      const expert = Number.isFinite(whole) ? Math.floor((first + r) / whole) : 0;
-      const inExpert = first + r - (expert ? expert * whole : 0);
-      const at = (expert * blocksDown + Math.floor(inExpert / blockRows)) * across;
+      const expert = Math.floor((first + r) / rowsOfExpert);
+      const within = Math.floor((first + r - expert * rowsOfExpert) / blockRows);
+      const at = (expert * blocksDown + within) * across;
       for (let c = 0; c < cols; c++) values[r * cols + c]! *= scales[at + Math.floor(c / blockCols)]!;
     }
   }
+}
+
+async function readScales({ source, entry }: Stored): Promise<Float32Array> {
+  return SCALE_DECODERS[entry.dtype]!(await readExactly(source, entry.offset, entry.bytes, entry.name));
 }
 
 /** Of three dimensions the first two are rows. */
@@ -98,30 +109,14 @@ export class Slabs {
   #key = '';
   #slab: Promise<Float32Array> | undefined;
 
-  read({ source, entry }: Stored, row: number, rows: number): Promise<Float32Array> {
-    const key = `${entry.name} ${row}`;
+  read(key: string, load: () => Promise<Float32Array>): Promise<Float32Array> {
     if (this.#key !== key || !this.#slab) {
       this.#key = key;
-      this.#slab = tensorRowsF32(source, entry, row, rows);
+      this.#slab = load();
       this.#slab.catch(() => {
         this.#slab = undefined;
       });
     }
     return this.#slab;
   }
-}
-
-/**
- * Checks that scales are as many as blocks.
- * @throws CflowError TENSOR_MISMATCH
- */
-export function checkScales({ stored, block }: BlockScales, shape: readonly number[], file: string): void {
-  const [rows = 1, cols = 1] = shape.slice(-2);
-  const expected = [...shape.slice(0, -2), Math.ceil(rows / block[0]), Math.ceil(cols / block[1])];
-  if (String(stored.entry.shape) === String(expected)) return;
-  throw new CflowError(
-    'TENSOR_MISMATCH',
-    `is [${stored.entry.shape}], not [${expected}], for blocks of ${block[0]} × ${block[1]}`,
-    { file, field: stored.entry.name },
-  );
 }

@@ -6,8 +6,8 @@ import { isJsonObject, type JsonObject } from '../json.js';
 export interface Quantization {
   /** As config.json calls it. */
   readonly method: string;
-  /** Rows and columns that share one scale. */
-  readonly block: readonly [number, number];
+  /** Rows and columns that share one scale; null: one scale a tensor. */
+  readonly block: readonly [number, number] | null;
 }
 
 const BLOCK = 128;
@@ -29,13 +29,25 @@ const SIGNS: readonly (readonly [RegExp, string])[] = [
   [/\.(absmax|quant_map)$/, 'bitsandbytes'],
 ];
 
-/** What `quantization_config` says; undefined where there is none. */
-export function readQuantization(json: JsonObject): Quantization | undefined {
+/** What `quantization_config` says; undefined where there is none. @throws CflowError CONFIG_INVALID */
+export function readQuantization(json: JsonObject, file: string): Quantization | undefined {
   const inner = isJsonObject(json.text_config) ? json.text_config.quantization_config : undefined;
   const stated = json.quantization_config ?? inner;
   if (stated === undefined || stated === null) return undefined;
-  const { quant_method, weight_block_size } = schema.safeParse(stated).data ?? {};
-  return { method: quant_method ?? 'unknown method', block: weight_block_size ?? [BLOCK, BLOCK] };
+  const read = schema.safeParse(stated);
+  if (!read.success) {
+    throw new CflowError(
+      'CONFIG_INVALID',
+      'must be two positive whole numbers: rows and columns of a block',
+      {
+        file,
+        field: 'quantization_config.weight_block_size',
+        value: isJsonObject(stated) ? stated.weight_block_size : stated,
+      },
+    );
+  }
+  const { quant_method, weight_block_size = [BLOCK, BLOCK] } = read.data;
+  return { method: quant_method ?? 'unknown method', block: weight_block_size };
 }
 
 /** @throws CflowError UNSUPPORTED for a method that is not read, by name */

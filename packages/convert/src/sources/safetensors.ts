@@ -7,10 +7,12 @@ import { z } from 'zod';
 import { parseJsonObject } from '../json.js';
 import { DECODERS, SAFETENSORS_BITS, type SafetensorsDtype } from './safetensors-dtype.js';
 
-/** The limit of the reference implementation; real headers are a few MB at most. */
+/** The limit of the reference implementation, and the default here; real headers are a few MB at most. */
 export const MAX_HEADER_BYTES = 100_000_000;
+/** Beyond it a header is no string of JavaScript any more. */
+export const MOST_HEADER_BYTES = 500_000_000;
 const LENGTH_BYTES = 8;
-const REMEDY = 'the file is damaged; fetch it again';
+const REMEDY = 'the file is damaged; download it again';
 
 /** A tensor as the header declares it. */
 export interface SafetensorsEntry {
@@ -44,9 +46,16 @@ const metadataSchema = z.record(z.string(), z.string());
  * @throws CflowError FORMAT_INVALID (what the format forbids), LIMIT_EXCEEDED (header over 100 MB), UNSUPPORTED
  *   (unknown dtype)
  */
-export async function readSafetensorsHeader(source: ByteSource): Promise<SafetensorsHeader> {
+export async function readSafetensorsHeader(
+  source: ByteSource,
+  maxHeaderBytes = MAX_HEADER_BYTES,
+): Promise<SafetensorsHeader> {
   const file = source.name;
-  const headerBytes = headerLength(await readFully(source, 0, LENGTH_BYTES, 'header length'), file);
+  const headerBytes = headerLength(
+    await readFully(source, 0, LENGTH_BYTES, 'header length'),
+    source,
+    maxHeaderBytes,
+  );
   const text = await readFully(source, LENGTH_BYTES, headerBytes, 'header');
   if (text[0] !== 0x7b)
     invalid('the header must begin with "{"', { file, offset: LENGTH_BYTES, remedy: REMEDY });
@@ -62,21 +71,32 @@ export async function readSafetensorsHeader(source: ByteSource): Promise<Safeten
   };
 }
 
-function headerLength(bytes: Uint8Array, file: string): number {
+function headerLength(bytes: Uint8Array, source: ByteSource, limit: number): number {
+  const at = { file: source.name, field: 'header length' };
   if (new TextDecoder('latin1').decode(bytes) === 'version ') {
-    invalid('a Git LFS pointer, not the file itself', { file, remedy: 'fetch it with `git lfs pull`' });
+    invalid('a Git LFS pointer, not the file itself', { ...at, remedy: 'fetch it with `git lfs pull`' });
   }
   const length = new DataView(bytes.buffer, bytes.byteOffset, LENGTH_BYTES).getBigUint64(0, true);
-  if (length > BigInt(MAX_HEADER_BYTES)) {
-    throw new CflowError('LIMIT_EXCEEDED', `header of ${length} bytes, at most ${MAX_HEADER_BYTES}`, {
-      file,
-      field: 'header length',
+  const space = Math.max(0, source.size - LENGTH_BYTES);
+  if (length > BigInt(limit)) {
+    const raised = length <= BigInt(Math.min(space, MOST_HEADER_BYTES));
+    throw new CflowError('LIMIT_EXCEEDED', `header of ${length} bytes, at most ${limit}`, {
+      ...at,
       value: length,
-      limit: MAX_HEADER_BYTES,
-      remedy: 'is this a safetensors file?',
+      limit,
+      remedy: raised
+        ? `if the file is sound, raise the limit with --max-header ${Math.ceil(Number(length) / 1e6)}`
+        : 'is this a safetensors file?',
     });
   }
-  if (length < 2n) invalid(`header of ${length} bytes, at least 2`, { file, field: 'header length' });
+  if (length < 2n) invalid(`header of ${length} bytes, at least 2`, at);
+  if (length > BigInt(space)) {
+    const missing = Number(length) - space;
+    invalid(`truncated: the header has ${length} bytes and ${missing} of them are missing`, {
+      ...at,
+      remedy: 'download it again',
+    });
+  }
   return Number(length);
 }
 
@@ -107,9 +127,13 @@ function concat(a: Uint8Array, b: Uint8Array): Uint8Array {
 
 function parseMetadata(value: unknown, file: string): Record<string, string> {
   const result = metadataSchema.safeParse(value ?? {});
-  return result.success
-    ? result.data
-    : invalid('must be an object of strings', { file, field: '__metadata__' });
+  if (result.success) return result.data;
+  const key = result.error.issues[0]?.path.join('.');
+  return invalid(`${key ? `${JSON.stringify(key)} must be a string` : 'must be an object of strings'}`, {
+    file,
+    field: '__metadata__',
+    remedy: REMEDY,
+  });
 }
 
 function parseEntry(name: string, row: unknown, dataStart: number, source: ByteSource): SafetensorsEntry {
@@ -125,7 +149,13 @@ function parseEntry(name: string, row: unknown, dataStart: number, source: ByteS
   const [begin, end] = data_offsets;
   const dataBytes = source.size - dataStart;
   if (!isDtype(dtype)) throw new CflowError('UNSUPPORTED', `unknown dtype ${JSON.stringify(dtype)}`, at);
-  if (begin > end || end > dataBytes) {
+  if (begin <= end && end > dataBytes) {
+    invalid(`truncated: it ends at byte ${end} of the data, and ${end - dataBytes} of them are missing`, {
+      ...at,
+      remedy: 'download the file again',
+    });
+  }
+  if (begin > end) {
     invalid(`data_offsets [${begin}, ${end}] are not within the ${dataBytes} bytes of data`, {
       ...at,
       remedy: REMEDY,
@@ -156,17 +186,19 @@ function tensorBits(shape: readonly number[], dtype: SafetensorsDtype): number |
 /** Tensors follow each other without gap or overlap from the first data byte to the end of the file. */
 function checkCoverage(sorted: readonly SafetensorsEntry[], dataStart: number, source: ByteSource): void {
   let next = dataStart;
-  for (const { name, offset, bytes } of sorted) {
+  let last: SafetensorsEntry | undefined;
+  const span = ({ offset, bytes }: SafetensorsEntry) =>
+    `bytes ${offset - dataStart} to ${offset - dataStart + bytes}`;
+  for (const entry of sorted) {
+    const { name, offset, bytes } = entry;
     if (offset !== next) {
-      const kind = offset < next ? 'overlaps the tensor before it' : 'leaves a gap';
-      invalid(`begins at ${offset - dataStart}, ${kind}, which ends at ${next - dataStart}`, {
-        file: source.name,
-        field: name,
-        offset,
-        remedy: REMEDY,
-      });
+      const before = last ? `${JSON.stringify(last.name)} (${span(last)})` : 'the header';
+      const kind =
+        offset < next ? `overlaps ${before}` : `leaves a gap of ${offset - next} bytes behind ${before}`;
+      invalid(`${span(entry)}, ${kind}`, { file: source.name, field: name, offset, remedy: REMEDY });
     }
     next = offset + bytes;
+    last = entry;
   }
   if (next !== source.size) {
     invalid(`${source.size - next} bytes after the last tensor`, {
