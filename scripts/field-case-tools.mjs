@@ -106,6 +106,8 @@ export function makeTools(root) {
       );
     },
     safetensors,
+    /** Shapes of a checkpoint that nobody changed. */
+    shapes: TINY_SHAPES,
     convert: (source, options = {}) =>
       convertLibrary.convert({ source, output: at('out.cflow'), dtype: 'f32', threads: 1, ...options }),
     dryRun: (source, options = {}) => convertLibrary.dryRun({ source, ...options }),

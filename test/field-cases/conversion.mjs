@@ -1,6 +1,26 @@
 /** Checkpoints as users have them: what is read, what is ignored with a note, what is refused. */
 
 const CHECKPOINT = 'packages/convert/test/sources-checkpoint.test.ts';
+const QUANTIZED = 'packages/convert/test/sources-quantized.test.ts';
+const FAMILIES = 'packages/convert/test/families.test.ts';
+const SAFETENSORS = 'packages/convert/test/safetensors.test.ts';
+const GATE = 'model.layers.0.mlp.gate_proj.weight';
+const FP8 = { quantization_config: { quant_method: 'fp8', weight_block_size: [2, 4] } };
+const EIGHT_BITS = { dtype: 'F8_E4M3', shape: [5, 6] };
+
+/** The notes of a dry run, of which one holds the words. */
+async function noted(t, source, words) {
+  const { notes } = await t.dryRun(source);
+  const note = notes.find((line) => line.includes(words));
+  t.assert.ok(note, `"${words}" is in none of: ${notes.join(' | ')}`);
+  return note;
+}
+
+/** Refused by the conversion and by its dry run. */
+async function refusedTwice(t, source, code, ...words) {
+  await t.refused(t.dryRun(source), code, ...words);
+  return t.refused(t.convert(source), code, ...words);
+}
 
 export default [
   {
@@ -17,6 +37,158 @@ export default [
         },
       });
       return t.refused(t.convert(source), 'TENSOR_MISMATCH', 'lm_head.weight', 'a.safetensors');
+    },
+  },
+  {
+    id: 1,
+    kind: 'FP8 without its scales',
+    test: QUANTIZED,
+    run: (t) => {
+      const source = t.checkpoint('model', { config: FP8, tensors: { [GATE]: EIGHT_BITS } });
+      return refusedTwice(t, source, 'TENSOR_MISMATCH', `missing ${GATE}_scale_inv`);
+    },
+  },
+  {
+    id: 3,
+    kind: 'scales of an F32 weight',
+    test: QUANTIZED,
+    run: (t) => {
+      const source = t.checkpoint('model', { tensors: { [`${GATE}_scale_inv`]: [3, 2] } });
+      return refusedTwice(t, source, 'TENSOR_MISMATCH', `${GATE}_scale_inv`, 'is F32 and has no scales');
+    },
+  },
+  {
+    id: 4,
+    kind: 'a stray model.safetensors beside an index',
+    test: CHECKPOINT,
+    run: (t) => {
+      const shard = t.safetensors(t.shapes);
+      const weight_map = Object.fromEntries(Object.keys(t.shapes).map((name) => [name, 'a.safetensors']));
+      const more = {
+        'a.safetensors': shard,
+        'model.safetensors': '',
+        'model.safetensors.index.json': { weight_map },
+      };
+      return noted(t, t.checkpoint('model', { more }), 'ignored model.safetensors');
+    },
+  },
+  {
+    id: 6,
+    kind: 'rope_scaling with a factor and no type',
+    test: FAMILIES,
+    run: (t) => {
+      const source = t.checkpoint('model', { config: { rope_scaling: { factor: 4 } } });
+      return refusedTwice(t, source, 'CONFIG_INVALID', 'rope_scaling.rope_type', 'factor without a type');
+    },
+  },
+  {
+    id: 7,
+    kind: 'two values of rope_theta',
+    test: FAMILIES,
+    run: (t) => {
+      const source = t.checkpoint('model', { config: { rope_parameters: { rope_theta: 5e5 } } });
+      return refusedTwice(t, source, 'CONFIG_INVALID', 'rope_theta', '500000', '10000');
+    },
+  },
+  {
+    id: 8,
+    kind: 'layer_types of another length',
+    test: FAMILIES,
+    run: (t) => {
+      const source = t.checkpoint('model', { config: { layer_types: ['full_attention'] } });
+      return refusedTwice(t, source, 'CONFIG_INVALID', 'layer_types', '1 entries for 2 layers');
+    },
+  },
+  {
+    id: 9,
+    kind: 'a tied flag, and another LM head',
+    test: CHECKPOINT,
+    run: (t) => {
+      const head = { dtype: 'F32', shape: [7, 6], bytes: Buffer.alloc(168) };
+      return noted(t, t.checkpoint('model', { tensors: { 'lm_head.weight': head } }), 'both are kept');
+    },
+  },
+  {
+    id: 11,
+    kind: 'one numbered shard, and no index',
+    test: CHECKPOINT,
+    run: async (t) => {
+      const more = {
+        'model.safetensors': undefined,
+        'model-00001-of-00001.safetensors': t.safetensors(t.shapes),
+      };
+      const { parameters, weightsPresent } = await t.dryRun(t.checkpoint('model', { more }));
+      t.assert.equal(weightsPresent, true);
+      return `${parameters} parameters`;
+    },
+  },
+  {
+    id: 12,
+    kind: 'no tie flag and no LM head',
+    test: CHECKPOINT,
+    run: (t) => {
+      const source = t.checkpoint('model', { config: { tie_word_embeddings: undefined } });
+      return refusedTwice(t, source, 'TENSOR_MISMATCH', 'lm_head.weight', '"tie_word_embeddings": true');
+    },
+  },
+  {
+    id: 13,
+    kind: 'head_dim 0, vocab_size -1, sliding_window 0, num_experts 0',
+    test: CHECKPOINT,
+    run: async (t) => {
+      const config = { head_dim: 0, vocab_size: -1, sliding_window: 0, num_experts: 0 };
+      const { parameters } = await t.dryRun(t.checkpoint('zeros', { config }));
+      t.assert.equal(parameters, (await t.dryRun(t.checkpoint('stated'))).parameters);
+      return `${parameters} parameters, as where they are stated`;
+    },
+  },
+  {
+    id: 14,
+    kind: 'token ids outside the vocabulary',
+    test: CHECKPOINT,
+    run: (t) => noted(t, t.checkpoint('model', { config: { eos_token_id: 50_279 } }), 'eos_token_id 50279'),
+  },
+  {
+    id: 18,
+    kind: 'a long header of safetensors',
+    test: SAFETENSORS,
+    run: async (t) => {
+      const source = t.checkpoint('model');
+      const low = { maxHeaderBytes: 100 };
+      const said = await t.refused(t.convert(source, low), 'LIMIT_EXCEEDED', '--max-header');
+      await t.convert(source);
+      return said;
+    },
+  },
+  {
+    id: 36,
+    kind: 'a truncated safetensors',
+    test: SAFETENSORS,
+    run: (t) => {
+      const whole = t.safetensors(t.shapes);
+      const more = { 'model.safetensors': whole.subarray(0, whole.length - 10) };
+      return refusedTwice(
+        t,
+        t.checkpoint('model', { more }),
+        'FORMAT_INVALID',
+        '10 of them are missing',
+        'download',
+      );
+    },
+  },
+  {
+    id: 'hostile',
+    kind: '65,535 layers of 255 experts',
+    test: FAMILIES,
+    run: (t) => {
+      const huge = {
+        num_hidden_layers: 65_535,
+        num_experts: 255,
+        num_experts_per_tok: 8,
+        moe_intermediate_size: 8,
+      };
+      const source = t.checkpoint('model', { config: { ...huge, model_type: 'qwen3_moe' } });
+      return t.refused(t.dryRun(source), 'LIMIT_EXCEEDED', 'streams');
     },
   },
 ];
