@@ -140,11 +140,13 @@ async function print(text: string): Promise<number> {
   return 0;
 }
 
+/** What ends a conversion; SIGHUP: its terminal was closed. */
+const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
+
 async function interruptible(options: ConvertRequest, json: boolean): Promise<ConvertResult> {
   const abort = new AbortController();
   const onSignal = () => abort.abort();
-  process.on('SIGINT', onSignal);
-  process.on('SIGTERM', onSignal);
+  for (const signal of SIGNALS) process.on(signal, onSignal);
   const retries = retryNotice(json);
   const downloads = progressBar(json, 'fetched');
   const bar = progressBar(json, 'written');
@@ -160,8 +162,7 @@ async function interruptible(options: ConvertRequest, json: boolean): Promise<Co
     downloads.stop();
     bar.stop();
     retries.stop();
-    process.off('SIGINT', onSignal);
-    process.off('SIGTERM', onSignal);
+    for (const signal of SIGNALS) process.off(signal, onSignal);
   }
 }
 

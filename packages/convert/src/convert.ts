@@ -1,5 +1,5 @@
 import { stat } from 'node:fs/promises';
-import { basename } from 'node:path';
+import { basename, dirname, resolve } from 'node:path';
 import { crc32 } from 'node:zlib';
 import {
   CflowError,
@@ -18,13 +18,14 @@ import {
 import { checkTarget, type FileSource, openFileSource, packageVersion } from '@cflow/format/node';
 import { ggufConversion, isGguf } from './gguf/convert-gguf.js';
 import { isHubName } from './hub/name.js';
-import { openSource } from './hub/open.js';
 import { refuseNotes, zeroedNotes } from './notes.js';
+import { type Download, openSource } from './hub/open.js';
 import {
   type ConvertOptions,
   type ConvertRequest,
   type ConvertResult,
   checkRequest,
+  containerOf,
   isDirectoryName,
   isExport,
   refuseVerify,
@@ -36,8 +37,9 @@ import { runPipeline } from './pipeline/pipeline.js';
 import { conversionFacts } from './resume/facts.js';
 import { ResumableFile } from './resume/file.js';
 import type { CheckpointSource } from './sources/checkpoint.js';
-import { AtomicFile } from './targets/atomic-file.js';
-import { type DirectoryExportOptions, exportDirectory } from './targets/safetensors.js';
+import { AtomicFile, checkDirectory, checkSpace } from './targets/atomic-file.js';
+import { removeOrphans } from './targets/orphans.js';
+import { checkDirectoryTarget, type DirectoryExportOptions, exportDirectory } from './targets/safetensors.js';
 
 /** What metadata says of the converter. */
 export const CONVERTER_VERSION = packageVersion(import.meta.url);
@@ -83,6 +85,22 @@ export function plannedLayout(
  */
 export async function convert(request: ConvertRequest): Promise<ConvertResult> {
   checkRequest(request);
+  await checkOutput(request);
+  const removed = await removeOrphans(resolve(request.output));
+  const result = await converted(request);
+  return { ...result, notes: [...removed, ...result.notes] };
+}
+
+/** Before anything is read or fetched: whether the output may be written at all. @throws CflowError USAGE, OUTPUT_EXISTS, WRITE_FAILED */
+async function checkOutput({ source, output, overwrite = false }: ConvertRequest): Promise<void> {
+  containerOf(output);
+  if (isDirectoryName(output)) await checkDirectoryTarget(resolve(output));
+  // Of sources on this machine the inputs are known before anything is read of them; `checkTarget` follows then.
+  else if (isHubName(source)) await checkTarget(output, [], overwrite);
+  await checkDirectory(resolve(output));
+}
+
+async function converted(request: ConvertRequest): Promise<ConvertResult> {
   const gguf = ggufConversion(request, { draftMetadata, writeAtomically });
   if (gguf) return gguf;
   const options = await resolveOptions(request);
@@ -127,7 +145,9 @@ export function refuseCheckpointOptions(request: ConvertRequest): void {
 
 async function convertCheckpoint(options: ConvertOptions): Promise<ConvertResult> {
   const started = performance.now();
-  const source = await openSource(options);
+  const beforeDownload = (source: CheckpointSource, download: Download) =>
+    checkRoom(options, source, download);
+  const source = await openSource({ ...options, beforeDownload });
   try {
     const known = [...source.notes, ...vocabularyNotes(source)];
     refuseNotes(known, options.strict, options.source);
@@ -156,6 +176,24 @@ async function convertCheckpoint(options: ConvertOptions): Promise<ConvertResult
   } finally {
     await source.close();
   }
+}
+
+/** @throws CflowError WRITE_FAILED unless there is room for the output, and for the download where it goes to the same disk */
+async function checkRoom(
+  options: ConvertOptions,
+  source: CheckpointSource,
+  { directory, bytes }: Download,
+): Promise<void> {
+  const { fileBytes } = plannedLayout(draftMetadata(source.config, options, source), options);
+  const [cache, output] = await Promise.all([deviceOf(directory), deviceOf(dirname(options.output))]);
+  await checkSpace(dirname(options.output), options.output, fileBytes + (cache === output ? bytes : 0));
+}
+
+/** The device that a path lies on, or will once it exists. */
+async function deviceOf(path: string): Promise<number> {
+  const full = resolve(path);
+  const stats = await stat(full).catch(() => undefined);
+  return stats?.dev ?? deviceOf(dirname(full));
 }
 
 /** Steps whose weights are fetched at the same time: enough to hide the way to a server. */

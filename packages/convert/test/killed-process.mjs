@@ -1,7 +1,7 @@
 // Converts (built output, as users run it), and is killed once the journal vouches for something written behind a share
 // of the output. Arguments: the request as JSON, and the share.
 import { convert } from '@cflow/convert';
-import { Journal } from '../dist/resume-journal.js';
+import { Journal } from '../dist/resume/journal.js';
 
 const [request, share] = process.argv.slice(2);
 let behind = Number(share) === 0;

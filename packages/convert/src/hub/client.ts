@@ -1,11 +1,17 @@
 /** Requests to the Hub and to the hosts that it sends us to: retried, timed, and with the token for the Hub alone. */
 import { CflowError } from '@cflow/format';
+import { type Dispatcher, type Response as HubResponse, fetch as request } from 'undici';
 import { throwIfInterrupted } from '../pipeline/interrupt.js';
 import type { HubEnvironment } from './environment.js';
 import { type HubPlace, placeName, statusError, Transient } from './errors.js';
+import { environmentDispatcher, proxyFor } from './proxy.js';
 
 /** Attempts after the first, of which each waits twice as long as the one before. */
 const RETRIES = 6;
+/** The same, as long as nothing has answered at all: a network that is down is down in a minute too. */
+const FIRST_CONTACT_RETRIES = 2;
+/** No name server knows the host, or none can be asked: another attempt says the same. */
+const NAME_NOT_FOUND = new Set(['ENOTFOUND', 'EAI_AGAIN']);
 const FIRST_WAIT_MS = 500;
 /** The Hub counts requests over five minutes. */
 const MAX_WAIT_MS = 5 * 60 * 1000;
@@ -34,7 +40,7 @@ export interface ClientOptions {
 
 /** A response whose body ends the request when it is silent for too long. */
 export interface Answer {
-  readonly response: Response;
+  readonly response: HubResponse;
   /** The body, once. @throws Transient if the connection breaks or falls silent */
   chunks(): AsyncGenerator<Uint8Array>;
   /** Ends the request; the connection is not used again if the body was not read. */
@@ -46,6 +52,9 @@ export class HubClient {
   readonly #signal: AbortSignal | undefined;
   readonly #firstWaitMs: number;
   readonly #onRetry: ClientOptions['onRetry'];
+  readonly #dispatcher: Dispatcher = environmentDispatcher();
+  /** Whether anything has answered yet. */
+  #reached = false;
 
   constructor(environment: HubEnvironment, options: ClientOptions = {}) {
     this.environment = environment;
@@ -69,17 +78,19 @@ export class HubClient {
   async send(url: string, headers: Readonly<Record<string, string>> = {}): Promise<Answer> {
     const timed = new TimedRequest(this.environment.timeoutMs, this.#signal);
     try {
-      const response = await fetch(url, {
+      const response = await request(url, {
         redirect: 'manual',
+        dispatcher: this.#dispatcher,
         // A compressed body would make ranges and lengths meaningless.
         headers: { 'accept-encoding': 'identity', ...this.#authorization(url), ...headers },
         signal: timed.signal,
       });
+      this.#reached = true;
       return { response, chunks: () => timed.chunks(response), cancel: () => timed.end() };
     } catch (cause) {
       timed.end();
       throwIfInterrupted(this.#signal);
-      throw new Transient(`no connection to ${new URL(url).host}: ${reasonOf(cause)}`, { cause });
+      throw noConnection(url, cause);
     }
   }
 
@@ -98,7 +109,8 @@ export class HubClient {
           if (bytes > MAX_DOCUMENT_BYTES) throw tooLong(place);
           parts.push(chunk);
         }
-        return new Response(Buffer.concat(parts), { status: response.status, headers: response.headers });
+        const { status, headers } = response;
+        return new Response(Buffer.concat(parts), { status, headers: Object.fromEntries(headers) });
       });
     };
   }
@@ -112,7 +124,9 @@ export class HubClient {
       answer.cancel();
       at = next;
     }
-    throw new CflowError('NOT_READABLE', `more than ${MAX_REDIRECTS} redirects`, { file: url });
+    throw new CflowError('NOT_READABLE', `more than ${MAX_REDIRECTS} redirects`, {
+      file: new URL(url).origin,
+    });
   }
 
   /** The result of the first attempt that is not Transient. @throws CflowError NOT_READABLE after too many */
@@ -133,11 +147,18 @@ export class HubClient {
     // Many clients that were cut off together must not come back together.
     const backoff = this.#firstWaitMs * 2 ** failures * (0.75 + Math.random() / 2);
     const waitMs = error.waitMs ?? backoff;
-    if (failures >= RETRIES || waitMs > MAX_WAIT_MS) throw exhausted(place, failures, error);
+    const retries = this.#retriesAfter(error);
+    if (failures >= retries || waitMs > MAX_WAIT_MS) throw exhausted(place, failures, error);
     const { message: problem } = error;
-    this.#onRetry?.({ problem, attempt: failures + 2, attempts: RETRIES + 1, waitMs });
+    this.#onRetry?.({ problem, attempt: failures + 2, attempts: retries + 1, waitMs });
     await sleep(waitMs, this.#signal);
     throwIfInterrupted(this.#signal);
+  }
+
+  /** A network that is down is not waited for, unless it was up before. */
+  #retriesAfter({ code }: Transient): number {
+    if (this.#reached || code === undefined) return RETRIES;
+    return NAME_NOT_FOUND.has(code) ? 0 : FIRST_CONTACT_RETRIES;
   }
 
   #authorization(url: string): Record<string, string> {
@@ -160,20 +181,21 @@ export function orCancel<T>(answer: Answer, look: () => T): T {
 }
 
 /** Where a response sends us, or undefined. @throws CflowError NOT_READABLE from https to http */
-export function redirection(response: Response, from: string): string | undefined {
+export function redirection(response: HubResponse, from: string): string | undefined {
   const location = response.headers.get('location');
   if (response.status < 300 || response.status >= 400 || location === null) return undefined;
   const to = URL.canParse(location, from) ? new URL(location, from) : undefined;
   const allowed = to?.protocol === 'https:' || (to?.protocol === 'http:' && from.startsWith('http:'));
   if (to && allowed) return to.href;
-  throw new CflowError('NOT_READABLE', `a redirect to ${JSON.stringify(location)}`, {
+  // The query of a signed address is a secret.
+  throw new CflowError('NOT_READABLE', `a redirect to ${to ? `${to.origin}${to.pathname}` : 'no address'}`, {
     file: new URL(from).origin,
     remedy: 'addresses of files must be https',
   });
 }
 
 /** @throws Transient for a status worth another attempt, CflowError NOT_READABLE for any other that is no success */
-export function refuse(place: HubPlace, response: Response): void {
+export function refuse(place: HubPlace, response: HubResponse): void {
   if (response.ok) return;
   if (!RETRIED.has(response.status)) throw statusError(place, response);
   const waitMs = retryAfter(response.headers.get('retry-after'));
@@ -190,17 +212,33 @@ function retryAfter(value: string | null): number | undefined {
 function exhausted(place: HubPlace, failures: number, error: Transient): CflowError {
   const attempts = failures === 0 ? '' : `, ${failures + 1} times`;
   const asked = error.waitMs === undefined ? '' : `; it asks to wait ${Math.ceil(error.waitMs / 1000)} s`;
+  const cached = 'what is in the cache is kept, and HF_HUB_OFFLINE=1 uses it alone';
   return new CflowError('NOT_READABLE', `${error.message}${attempts}${asked}`, {
     file: placeName(place),
-    remedy: 'try again later; what is in the cache is kept, and HF_HUB_OFFLINE=1 uses it alone',
+    remedy:
+      error.code === undefined
+        ? `try again later; ${cached}`
+        : `check the network, HF_ENDPOINT and HTTPS_PROXY; ${cached}`,
     cause: error,
   });
 }
 
+function noConnection(url: string, cause: unknown): Transient {
+  const proxy = proxyFor(url);
+  const by = proxy === undefined ? '' : ` (HTTPS_PROXY or HTTP_PROXY names ${proxy})`;
+  const reason = reasonOf(cause);
+  // A server that is silent was reached; only the system gives codes.
+  const code = /^E[A-Z_]+$/.test(reason) ? { code: reason } : {};
+  return new Transient(`no connection to ${new URL(url).host}${by}: ${reason}`, code);
+}
+
+/** The code of a network error, or its message: undici wraps what Node reports, and what it reports of several addresses. */
 function reasonOf(cause: unknown): string {
-  const inner = cause instanceof Error && cause.cause instanceof Error ? cause.cause : cause;
-  const { code, message } = inner as NodeJS.ErrnoException;
-  return code ?? message ?? String(inner);
+  const { code, message, cause: inner } = cause as NodeJS.ErrnoException;
+  if (inner instanceof Error) return reasonOf(inner);
+  if (cause instanceof AggregateError && !code && cause.errors.length > 0) return reasonOf(cause.errors[0]);
+  // The codes of undici itself say less than its messages.
+  return (code?.startsWith('UND_') ? message : code) ?? message ?? String(cause);
 }
 
 function sleep(ms: number, signal: AbortSignal | undefined): Promise<void> {
@@ -242,10 +280,9 @@ class TimedRequest {
     this.#timer = setTimeout(silent, this.#timeoutMs);
   }
 
-  async *chunks({ body }: Response): AsyncGenerator<Uint8Array> {
+  async *chunks({ body }: HubResponse): AsyncGenerator<Uint8Array> {
     try {
-      // The types of browsers do not know that a body can be iterated.
-      for await (const chunk of (body ?? []) as unknown as AsyncIterable<Uint8Array>) {
+      for await (const chunk of (body ?? []) as AsyncIterable<Uint8Array>) {
         // While whoever asked works on it, nobody waits for the server.
         clearTimeout(this.#timer);
         yield chunk;

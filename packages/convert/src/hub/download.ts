@@ -3,10 +3,12 @@ import { createHash, type Hash } from 'node:crypto';
 import { type FileHandle, mkdir, open, rename, statfs, unlink } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { CflowError } from '@cflow/format';
+import { errno } from '@cflow/format/node';
 import { throwIfInterrupted } from '../pipeline/interrupt.js';
 import { type HubCache, unwritable } from './cache.js';
 import { changedError } from './errors.js';
 import type { HubFile } from './listing.js';
+import { locked } from './lock.js';
 import type { RemoteFile } from './remote-file.js';
 
 /** Files that are fetched at the same time; one connection seldom gets all that a line gives. */
@@ -43,7 +45,11 @@ export async function downloadAll(
         done += bytes;
         options.onProgress?.(done, total);
       };
-      await download(cache, remote, onBytes);
+      const lock = `${cache.blob(remote.file)}.cflow-lock`;
+      await mkdir(dirname(lock), { recursive: true }).catch((cause) => {
+        throw unwritable(lock, cause);
+      });
+      await locked(lock, options.signal, () => download(cache, remote, onBytes));
       await cache.link(commit, remote.file);
     }
   };
@@ -94,7 +100,7 @@ async function download(
       hash = contentHash(file);
       await append(handle, remote, 0, hash, onBytes);
     }
-    await publish(handle, { remote, hash, partial, blob });
+    await publish(handle, { cache, remote, hash, partial, blob });
   } finally {
     await handle.close();
   }
@@ -102,7 +108,13 @@ async function download(
 
 async function publish(
   handle: FileHandle,
-  { remote, hash, partial, blob }: { remote: RemoteFile; hash: Hash; partial: string; blob: string },
+  {
+    cache,
+    remote,
+    hash,
+    partial,
+    blob,
+  }: { cache: HubCache; remote: RemoteFile; hash: Hash; partial: string; blob: string },
 ): Promise<void> {
   try {
     requireHash(remote, hash);
@@ -114,6 +126,8 @@ async function publish(
     await handle.sync();
     await rename(partial, blob);
   } catch (cause) {
+    // On a disk that machines share, another one may have been faster.
+    if (errno(cause) === 'ENOENT' && (await cache.hasBlob(remote.file))) return;
     throw unwritable(blob, cause);
   }
 }

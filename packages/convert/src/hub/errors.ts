@@ -1,5 +1,6 @@
 /** What can go wrong between here and the Hub, in words that say what to do. */
 import { CflowError } from '@cflow/format';
+import type { Response } from 'undici';
 
 /** What a request is about. */
 export interface HubPlace {
@@ -19,10 +20,16 @@ export function placeName({ repo, revision, file }: HubPlace): string {
 export class Transient extends Error {
   /** As the server asks. */
   readonly waitMs: number | undefined;
+  /** Of the system, where no connection came about, e.g. `ENOTFOUND`. */
+  readonly code: string | undefined;
 
-  constructor(problem: string, options: { waitMs?: number | undefined; cause?: unknown } = {}) {
+  constructor(
+    problem: string,
+    options: { waitMs?: number | undefined; code?: string; cause?: unknown } = {},
+  ) {
     super(problem, { cause: options.cause });
     this.waitMs = options.waitMs;
+    this.code = options.code;
   }
 }
 

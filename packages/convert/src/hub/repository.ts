@@ -43,7 +43,12 @@ export async function openRepository(options: OpenSourceOptions): Promise<Checkp
   const first = await files.checkpoint(model, dryRun);
   const missing = files.missing(first);
   if (dryRun || !options.cache || missing.length === 0) return first;
-  await first.close();
+  try {
+    const bytes = missing.reduce((sum, { file }) => sum + file.bytes, 0);
+    await options.beforeDownload?.(first, { directory: environment.cacheDir, bytes });
+  } finally {
+    await first.close();
+  }
   await downloadAll(cache, files.listing.commit, missing, {
     signal: options.signal,
     onProgress: options.onDownload,

@@ -4,9 +4,9 @@ import { lstat, unlink } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { type ByteSink, CflowError, type Crc32, type ErrorCode } from '@cflow/format';
 import { AtomicFile } from '../targets/atomic-file.js';
+import { isRunning } from '../targets/owner.js';
 import {
   type Facts,
-  isRunning,
   Journal,
   type JournalContents,
   readJournal,

@@ -2,13 +2,12 @@
  * The journal beside an unfinished output: what it is to become, who writes it, and checksums of what is safely on the
  * disk. Lines of JSON, only ever appended; a line that a crash cut off counts for nothing.
  */
-import { readFileSync } from 'node:fs';
 import { type FileHandle, open, readFile } from 'node:fs/promises';
-import { hostname } from 'node:os';
 import { CflowError } from '@cflow/format';
 import { errno } from '@cflow/format/node';
 import { z } from 'zod';
 import { failed } from '../targets/atomic-file.js';
+import { type Owner, ownerSchema, thisProcess } from '../targets/owner.js';
 
 const VERSION = 1;
 
@@ -17,9 +16,6 @@ export type Facts = Readonly<Record<string, string | number>>;
 
 /** Position in the output, and CRC-32 of the bytes before it from the start of its region. */
 export type Sum = readonly [at: number, crc: number];
-
-const ownerSchema = z.strictObject({ pid: z.int(), host: z.string(), started: z.string() });
-export type Owner = z.infer<typeof ownerSchema>;
 
 const headSchema = z.strictObject({
   journal: z.literal(VERSION),
@@ -117,33 +113,6 @@ export class Journal {
     await this.#handle.appendFile(`${text.join('\n')}\n`);
     await this.#handle.datasync();
   }
-}
-
-function thisProcess(): Owner {
-  return { pid: process.pid, host: hostname(), started: startOf(process.pid) };
-}
-
-/** When a process began, in the ticks of Linux: a number that is given again has another start. Empty elsewhere. */
-function startOf(pid: number): string {
-  try {
-    const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
-    // The name in parentheses may hold anything; fields count from behind it.
-    return stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19] ?? '';
-  } catch {
-    return '';
-  }
-}
-
-/** Whether the process that wrote a journal last still runs, as far as this machine can tell. */
-export function isRunning(owner: Owner): boolean {
-  if (owner.host !== hostname()) return false;
-  try {
-    process.kill(owner.pid, 0);
-  } catch (error) {
-    // No permission to signal it means that it is there.
-    if ((error as NodeJS.ErrnoException).code !== 'EPERM') return false;
-  }
-  return startOf(owner.pid) === owner.started;
 }
 
 /** @throws CflowError USAGE: each fact that is no longer the same, with both values */

@@ -1,7 +1,17 @@
-import { randomBytes } from 'node:crypto';
-import { constants, type FileHandle, link, open, rename, statfs, unlink } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
+import {
+  access,
+  constants,
+  type FileHandle,
+  link,
+  open,
+  rename,
+  stat,
+  statfs,
+  unlink,
+} from 'node:fs/promises';
+import { dirname } from 'node:path';
 import { type ByteSink, CflowError } from '@cflow/format';
+import { temporaryName } from './orphans.js';
 
 /** Written bytes after which the disk is set to work on them, so that `commit` has little left to wait for. */
 const SYNC_BYTES = 64 * 1024 * 1024;
@@ -31,7 +41,7 @@ export class AtomicFile implements ByteSink {
    * `temporary`: its name beside the target; a random one if absent.
    * @throws CflowError WRITE_FAILED if the directory cannot be written or has not `bytes` free
    */
-  static async create(target: string, bytes: number, temporary = randomName(target)): Promise<AtomicFile> {
+  static async create(target: string, bytes: number, temporary = temporaryName(target)): Promise<AtomicFile> {
     await checkSpace(dirname(target), target, bytes);
     const handle = await open(temporary, 'wx').catch((cause) => failed(target, 'cannot create', cause));
     return new AtomicFile(target, temporary, handle);
@@ -132,8 +142,24 @@ export class AtomicFile implements ByteSink {
   }
 }
 
-function randomName(target: string): string {
-  return join(dirname(target), `.cflow-${randomBytes(6).toString('hex')}.partial`);
+/**
+ * What can be said of an output before anything is read or fetched for it: its directory is there and can be written.
+ * @throws CflowError WRITE_FAILED
+ */
+export async function checkDirectory(target: string): Promise<void> {
+  const directory = dirname(target);
+  const stats = await stat(directory).catch((cause) =>
+    failed(target, `cannot use the directory ${directory}`, cause, `create it with mkdir -p ${directory}`),
+  );
+  if (!stats.isDirectory()) failed(target, `${directory} is not a directory`, { code: 'ENOTDIR' });
+  await access(directory, constants.W_OK | constants.X_OK).catch((cause) =>
+    failed(
+      target,
+      `cannot write to the directory ${directory}`,
+      cause,
+      'choose an output in another directory',
+    ),
+  );
 }
 
 /** @throws CflowError WRITE_FAILED if the directory cannot be used or has not `bytes` free */
@@ -158,10 +184,10 @@ async function syncDirectory(directory: string): Promise<void> {
 }
 
 /** @throws CflowError OUTPUT_EXISTS for EEXIST, otherwise WRITE_FAILED with the code of `cause` */
-export function failed(file: string, what: string, cause: unknown): never {
+export function failed(file: string, what: string, cause: unknown, remedy?: string): never {
   const code = (cause as NodeJS.ErrnoException).code ?? String(cause);
   if (code === 'EEXIST') {
     throw new CflowError('OUTPUT_EXISTS', 'exists', { file, remedy: 'use --overwrite to replace it', cause });
   }
-  throw new CflowError('WRITE_FAILED', `${what}: ${code}`, { file, cause });
+  throw new CflowError('WRITE_FAILED', `${what}: ${code}`, { file, cause, remedy });
 }

@@ -1,5 +1,4 @@
 /** .cflow or .vflow → safetensors (F32, canonical names): one file, or a checkpoint directory that can be converted back. */
-import { randomBytes } from 'node:crypto';
 import { mkdir, readdir, rename, rm } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { crc32 } from 'node:zlib';
@@ -13,6 +12,7 @@ import {
 import { throwIfInterrupted } from '../pipeline/interrupt.js';
 import { SINGLE_FILE } from '../sources/shards.js';
 import { AtomicFile, checkSpace, failed } from './atomic-file.js';
+import { temporaryName } from './orphans.js';
 
 /** The small files of a checkpoint directory, by name. */
 export function checkpointTexts({ config, metadata }: ModelFile): Record<string, string> {
@@ -67,7 +67,7 @@ export async function exportDirectory(
   const target = resolve(output);
   await checkDirectoryTarget(target);
   await checkSpace(dirname(target), output, safetensorsBytes(file));
-  const partial = join(dirname(target), `.cflow-${randomBytes(6).toString('hex')}.partial`);
+  const partial = temporaryName(target);
   await mkdir(partial).catch((cause) => failed(output, 'cannot create', cause));
   try {
     let bytes = 0;

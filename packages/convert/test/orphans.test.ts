@@ -1,0 +1,39 @@
+/** What a killed export leaves is found, named and removed by the next run beside it. */
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdir, readdir, writeFile } from 'node:fs/promises';
+import { basename, join } from 'node:path';
+import { expect, it } from 'vitest';
+import { removeOrphans, temporaryName } from '../src/targets/orphans.js';
+import { directory } from './sources-fixture.js';
+
+/** A temporary name as the process `pid` would give it. */
+const nameOf = (target: string, pid: number) =>
+  temporaryName(target).replace(`.cflow-${process.pid}-`, `.cflow-${pid}-`);
+
+it('removes files and directories of ended processes, and leaves those of running ones and of others', async () => {
+  const dir = await directory({});
+  const target = join(dir, 'out.safetensors');
+  const child = spawn(process.execPath, ['-e', '']);
+  await once(child, 'exit');
+  const [file, folder, mine] = [
+    nameOf(target, child.pid!),
+    nameOf(target, child.pid!),
+    temporaryName(target),
+  ];
+  await writeFile(file, Buffer.alloc(1_500_000));
+  await mkdir(folder);
+  await writeFile(join(folder, 'model.safetensors'), Buffer.alloc(200_000));
+  await writeFile(mine, 'running');
+  const foreign = '.cflow-0123456789ab.partial';
+  await writeFile(join(dir, foreign), 'of another kind');
+  const notes = await removeOrphans(target);
+  expect(notes.sort()).toEqual(
+    [
+      `removed ${file}, 1.5 MB that a killed export left`,
+      `removed ${folder}, 0.2 MB that a killed export left`,
+    ].sort(),
+  );
+  expect((await readdir(dir)).sort()).toEqual([basename(mine), foreign].sort());
+  expect(await removeOrphans(target)).toEqual([]);
+});
