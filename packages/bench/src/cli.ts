@@ -42,6 +42,8 @@ function parser(argv: string[], commands: readonly CommandModule[]) {
     .epilogue(exitCodeHelp())
     .strict()
     .version(packageVersion(import.meta.url))
+    .alias({ h: 'help', V: 'version' })
+    .example('$0 decode model.cflow --threads 4', 'tokens a second of a model')
     .wrap(100)
     .exitProcess(false)
     .fail((message, error) => {

@@ -8,6 +8,12 @@ import { type DryRunReport, dryRun } from './dry-run.js';
 import { CONVERT_DEFAULTS, type ConvertRequest, type ConvertResult, MOST_THREADS } from './options.js';
 import { retryNotice } from './retry-notice.js';
 
+/** For suggestions where one is misspelt. */
+const OPTION_NAMES = [
+  ...['model', 'dtype', 'scale-search', 'allow-nonfinite', 'dry-run', 'json', 'verify', 'threads'],
+  ...['resume', 'cache', 'overwrite', 'help', 'version'],
+];
+
 function parser(argv: string[], defaultThreads: number) {
   return yargs(argv)
     .scriptName('cflow-convert')
@@ -15,6 +21,8 @@ function parser(argv: string[], defaultThreads: number) {
     .usage(
       [
         '$0 <source> <output.cflow|.vflow>',
+        '',
+        'Example: $0 hf:Qwen/Qwen3-0.6B qwen3.cflow --dtype q4_0',
         '',
         'Converts a checkpoint directory, one of the Hugging Face Hub (hf:org/name) or a GGUF (.gguf); lays a .cflow or .vflow out anew, or writes it as GGUF, .safetensors or a checkpoint directory.',
         'Guides: docs/guides/hub.md and docs/guides/gguf.md.',
@@ -82,10 +90,11 @@ function parser(argv: string[], defaultThreads: number) {
     .epilogue(exitCodeHelp())
     .strict()
     .version(CONVERTER_VERSION)
+    .alias({ h: 'help', V: 'version' })
     .wrap(100)
     .exitProcess(false)
     .fail((message, error) => {
-      throw error ?? usageError('cflow-convert', message);
+      throw error ?? usageError('cflow-convert', message, OPTION_NAMES);
     });
 }
 

@@ -1,5 +1,5 @@
 import { stat } from 'node:fs/promises';
-import { basename, dirname, resolve } from 'node:path';
+import { basename, dirname, extname, resolve } from 'node:path';
 import { crc32 } from 'node:zlib';
 import {
   CflowError,
@@ -17,15 +17,16 @@ import {
 } from '@cflow/format';
 import { checkTarget, type FileSource, openFileSource, packageVersion } from '@cflow/format/node';
 import { ggufConversion, isGguf } from './gguf/convert-gguf.js';
-import { isHubName } from './hub/name.js';
-import { refuseNotes, zeroedNotes } from './notes.js';
+import { hubRemedy, isHubName, looksLikeRepository } from './hub/name.js';
 import { type Download, openSource } from './hub/open.js';
+import { refuseNotes, zeroedNotes } from './notes.js';
 import {
   type ConvertOptions,
   type ConvertRequest,
   type ConvertResult,
   checkRequest,
   containerOf,
+  EXPORT_EXTENSION,
   isDirectoryName,
   isExport,
   refuseVerify,
@@ -125,8 +126,15 @@ export async function isModelFile(source: string): Promise<boolean> {
 
 async function isPlainFile(path: string): Promise<boolean> {
   const stats = await stat(path).catch((cause: NodeJS.ErrnoException) => {
-    throw new CflowError('NOT_READABLE', `cannot open: ${cause.code}`, { file: path, cause });
+    const remedy = cause.code === 'ENOENT' && looksLikeRepository(path) ? hubRemedy(path) : undefined;
+    throw new CflowError('NOT_READABLE', `cannot open: ${cause.code}`, { file: path, cause, remedy });
   });
+  if (stats.isFile() && extname(path) === EXPORT_EXTENSION) {
+    throw new CflowError('USAGE', 'a safetensors file alone says nothing of the model', {
+      file: path,
+      remedy: `convert its directory, which has config.json too: cflow-convert ${dirname(path)} MODEL.cflow`,
+    });
+  }
   return stats.isFile();
 }
 

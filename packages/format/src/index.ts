@@ -1,6 +1,7 @@
 export * from './errors.js';
 export * from './file/checksum.js';
 export * from './file/export.js';
+export * from './file/foreign.js';
 export * from './file/head.js';
 export * from './file/layout.js';
 export * from './file/layout-types.js';

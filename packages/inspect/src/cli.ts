@@ -4,6 +4,7 @@ import { CflowError, exitCodeHelp } from '@cflow/format';
 import {
   openFileSource,
   packageVersion,
+  refuseHubName,
   runCommand,
   usageError,
   writeMessage,
@@ -63,6 +64,8 @@ async function parse(argv: readonly string[]): Promise<Request | string> {
     )
     .options(OPTIONS)
     .version(packageVersion(import.meta.url))
+    .alias({ h: 'help', V: 'version' })
+    .example('$0 model.cflow --verify', 'check every byte of a file')
     .strict()
     .wrap(WIDTH)
     .epilogue(exitCodeHelp());
@@ -75,7 +78,7 @@ async function parse(argv: readonly string[]): Promise<Request | string> {
   return typeof args === 'string' ? `${args}\n` : toRequest(args);
 }
 
-const usage = (problem: string) => usageError(NAME, problem);
+const usage = (problem: string) => usageError(NAME, problem, Object.keys(OPTIONS));
 
 function toRequest(args: Record<string, unknown>): Request {
   const { tiles } = args;
@@ -97,6 +100,7 @@ function toRequest(args: Record<string, unknown>): Request {
 async function run(argv: readonly string[], io: Io): Promise<void> {
   const request = await parse(argv);
   if (typeof request === 'string') return io.out(request);
+  refuseHubName(request.path);
   const source = await openFileSource(request.path);
   try {
     const wanted = request.json ? [...request.sections, 'plan' as const] : request.sections;

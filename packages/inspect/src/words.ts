@@ -6,6 +6,7 @@ import {
   type NormPlaces,
   type NormStyle,
   normPlaces,
+  type RopeConfig,
 } from '@cflow/format';
 import { count } from './text.js';
 
@@ -53,6 +54,15 @@ export function expertDelayInWords({ expertDelay: n, layers }: ModelConfig): str
     : '0: none';
 }
 
+function ropeInWords({ theta, scaling }: RopeConfig): string {
+  const rope = `RoPE ${count(theta)}`;
+  if (!scaling) return rope;
+  const factor = 'factor' in scaling ? ` by ${count(scaling.factor)}` : '';
+  const from =
+    'originalContextLength' in scaling ? ` from ${count(scaling.originalContextLength)} positions` : '';
+  return `${rope} scaled${factor}${from} (${scaling.type})`;
+}
+
 /** One line about a layer: attention, then FFN, then experts. */
 export function geometryInWords({ attention: a, ffn, experts }: LayerConfig): string {
   const parts = [
@@ -60,7 +70,7 @@ export function geometryInWords({ attention: a, ffn, experts }: LayerConfig): st
     ...(a.kvHeads === a.heads ? [] : [`${a.kvHeads} kv`]),
     `head dim ${a.headDim}`,
     a.slidingWindow ? `window ${count(a.slidingWindow)}` : 'full',
-    ...(a.rope ? [`RoPE ${count(a.rope.theta)}`] : ['no RoPE']),
+    ...(a.rope ? [ropeInWords(a.rope)] : ['no RoPE']),
     ...(a.qkNorm === 'none' ? [] : [`q/k norm per ${a.qkNorm}`]),
     ...(a.vNorm ? ['v norm'] : []),
     ...(a.biasQkv ? ['qkv bias'] : []),

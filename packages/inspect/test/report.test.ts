@@ -14,6 +14,7 @@ import { describe as describeFile } from '../src/report.js';
 import { inspectReportSchema, type StatsRow } from '../src/schema.js';
 import { Moments, tensorStats } from '../src/stats.js';
 import { clip, mib, ranges, short, size, wrap } from '../src/text.js';
+import { geometryInWords } from '../src/words.js';
 import { buildModel, RecordingSource, tinyConfig } from './build.js';
 
 /** A ModelFile of a config without any weights: reports are made of the head alone. */
@@ -207,4 +208,23 @@ test('text helpers', () => {
   ]);
   expect(clip('abcdefghij', 5)).toBe('ab…ij');
   expect(wrap('aaa bbb ccc', 7, '  ')).toBe('aaa bbb\n  ccc');
+});
+
+describe('RoPE scaling in words', () => {
+  const layer = tinyConfig().layers[0]!;
+  const scaled = (scaling: object) =>
+    geometryInWords({
+      ...layer,
+      attention: { ...layer.attention, rope: { theta: 1e6, rotaryDim: 8, scaling } },
+    } as never);
+
+  test.each([
+    [{ type: 'linear', factor: 8 }, 'RoPE 1,000,000 scaled by 8 (linear)'],
+    [
+      { type: 'yarn', factor: 4, originalContextLength: 32_768, betaFast: 32, betaSlow: 1, truncate: true },
+      'RoPE 1,000,000 scaled by 4 from 32,768 positions (yarn)',
+    ],
+  ])('%o', (scaling, words) => {
+    expect(scaled(scaling)).toContain(words);
+  });
 });

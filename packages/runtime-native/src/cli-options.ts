@@ -176,9 +176,10 @@ export function commandLine(argv: string[]) {
     .epilogue(exitCodeHelp())
     .strict()
     .version(packageVersion(import.meta.url))
+    .alias({ h: 'help', V: 'version' })
     .exitProcess(false)
     .fail((message, error) => {
-      throw error instanceof CflowError ? error : usageError('cflow-run', message ?? error?.message);
+      throw error instanceof CflowError ? error : usageError('cflow-run', message ?? error?.message, Object.keys(OPTIONS));
     })
     .wrap(100);
 }

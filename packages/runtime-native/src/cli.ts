@@ -1,7 +1,14 @@
 import { createInterface } from 'node:readline';
 import { buffer } from 'node:stream/consumers';
 import { CflowError } from '@cflow/format';
-import { decodeText, readTextFile, runCommand, writeMessage, writeOutput } from '@cflow/format/node';
+import {
+  decodeText,
+  readTextFile,
+  refuseHubName,
+  runCommand,
+  writeMessage,
+  writeOutput,
+} from '@cflow/format/node';
 import { Chat } from './chat/chat.js';
 import {
   type Arguments,
@@ -60,6 +67,7 @@ async function run(argv: string[], signal: AbortSignal): Promise<number> {
   }
   const args = parsed as Arguments;
   checkArguments(args);
+  refuseHubName(args.file);
   const model = await Model.open(args.file, openOptions(args));
   try {
     if (model.fallback)

@@ -1,5 +1,7 @@
 /** Opening a GGUF file: every count, length and offset of the head is checked before anything is made of it. */
+
 import { type ByteSource, CflowError, type ErrorDetails, invalid, readExactly } from '@cflow/format';
+import { refuseForeign } from '../sources/foreign.js';
 import {
   GGUF_ALIGNMENT,
   GGUF_MAGIC,
@@ -46,6 +48,7 @@ export interface GgufFile {
  *   counts), NOT_READABLE
  */
 export async function readGguf(source: ByteSource): Promise<GgufFile> {
+  refuseForeign(await source.read(0, Math.min(64, source.size)), source.name, 'gguf');
   const head = new HeadReader(source);
   await checkVersion(head);
   const tensorCount = await head.count('tensor_count', MAX_TENSORS, 24);

@@ -21,6 +21,15 @@ export function isHubName(source: string): boolean {
   return source.startsWith(PREFIX);
 }
 
+/** Whether a name that is no path here has the form organization/name of a repository on the Hub. */
+export function looksLikeRepository(name: string): boolean {
+  return /^[^./]/.test(name) && name.split('/').length === 2 && REPO.test(name);
+}
+
+export function hubRemedy(name: string): string {
+  return `for a repository on the Hugging Face Hub: cflow-convert hf:${name} ${name.split('/')[1]}.cflow`;
+}
+
 /** @throws CflowError USAGE for what cannot be a repository or a revision */
 export function parseHubName(source: string): HubName {
   const text = source.slice(PREFIX.length);

@@ -5,6 +5,7 @@ import { errno } from '@cflow/format/node';
 import { cflow, type Family, readModelConfig, type TensorPlace } from '../families/index.js';
 import { parseJsonObject } from '../json.js';
 import { type CheckpointFiles, directoryFiles } from './files.js';
+import { refuseForeign } from './foreign.js';
 import { readGeneration } from './generation.js';
 import { tensorLedger, tensorPlaces, throwMismatches } from './ledger.js';
 import { type BlockScales, PlacedTensor, Slabs } from './placed.js';
@@ -358,7 +359,9 @@ function textFiles(at: CheckpointFiles): Texts {
           });
         }
         files.push({ name, path, bytes: source.size });
-        return await source.read(0, source.size);
+        const bytes = await source.read(0, source.size);
+        refuseForeign(bytes, path, 'text');
+        return bytes;
       } finally {
         await source.close();
       }

@@ -5,6 +5,7 @@
 import { type ByteSource, CflowError, invalid, readExactly } from '@cflow/format';
 import { z } from 'zod';
 import { parseJsonObject } from '../json.js';
+import { refuseForeign } from './foreign.js';
 import { DECODERS, SAFETENSORS_BITS, type SafetensorsDtype } from './safetensors-dtype.js';
 
 /** The limit of the reference implementation, and the default here; real headers are a few MB at most. */
@@ -51,11 +52,12 @@ export async function readSafetensorsHeader(
   maxHeaderBytes = MAX_HEADER_BYTES,
 ): Promise<SafetensorsHeader> {
   const file = source.name;
-  const headerBytes = headerLength(
-    await readFully(source, 0, LENGTH_BYTES, 'header length'),
-    source,
-    maxHeaderBytes,
-  );
+  const first = await readFully(source, 0, LENGTH_BYTES, 'header length');
+  // Text of another kind reads as an absurd length.
+  if (first[LENGTH_BYTES - 1] !== 0) {
+    refuseForeign(await source.read(0, Math.min(64, source.size)), file, 'safetensors');
+  }
+  const headerBytes = headerLength(first, source, maxHeaderBytes);
   const text = await readFully(source, LENGTH_BYTES, headerBytes, 'header');
   if (text[0] !== 0x7b)
     invalid('the header must begin with "{"', { file, offset: LENGTH_BYTES, remedy: REMEDY });
@@ -73,9 +75,6 @@ export async function readSafetensorsHeader(
 
 function headerLength(bytes: Uint8Array, source: ByteSource, limit: number): number {
   const at = { file: source.name, field: 'header length' };
-  if (new TextDecoder('latin1').decode(bytes) === 'version ') {
-    invalid('a Git LFS pointer, not the file itself', { ...at, remedy: 'fetch it with `git lfs pull`' });
-  }
   const length = new DataView(bytes.buffer, bytes.byteOffset, LENGTH_BYTES).getBigUint64(0, true);
   const space = Math.max(0, source.size - LENGTH_BYTES);
   if (length > BigInt(limit)) {

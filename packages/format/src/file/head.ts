@@ -6,6 +6,7 @@ import { streamName } from '../model/streams.js';
 import { DTYPES, TILE_COLS, TILE_ROWS } from '../tiles/dtype.js';
 import { readMagic, readStruct, writeStruct } from './binary.js';
 import { crc32 as portableCrc32 } from './checksum.js';
+import { foreignFile } from './foreign.js';
 import { HEADERS, REGION } from './layout.js';
 import type { Container, Layout, Region } from './layout-types.js';
 import {
@@ -114,6 +115,9 @@ export function configFromHeader(h: HeaderValues, file: string): ModelConfig {
 
 /** Which container the bytes belong to, by magic and version; both are checked before anything else is believed. */
 export function identify(bytes: Uint8Array, file: string): Container {
+  const foreign = foreignFile(bytes, 'cflow');
+  if (foreign)
+    invalid(`${foreign.what}, where a .cflow or .vflow is expected`, { file, remedy: foreign.remedy });
   if (bytes.length < 16) {
     invalid(`need at least 64 bytes of header, have ${bytes.length}`, {
       file,
