@@ -35,6 +35,7 @@ async function run(argv: string[]): Promise<number> {
 function parser(argv: string[], commands: readonly CommandModule[]) {
   return yargs(argv)
     .scriptName('cflow-bench')
+    .usage('$0 <command>\n\nExample: $0 decode model.cflow --threads 4')
     .command([...commands])
     .option('json', { type: 'boolean', default: false, describe: 'print the result as one JSON document' })
     .middleware((args) => checkOutput(typeof args.save === 'string' ? args.save : undefined, args))
@@ -43,7 +44,6 @@ function parser(argv: string[], commands: readonly CommandModule[]) {
     .strict()
     .version(packageVersion(import.meta.url))
     .alias({ h: 'help', V: 'version' })
-    .example('$0 decode model.cflow --threads 4', 'tokens a second of a model')
     .wrap(100)
     .exitProcess(false)
     .fail((message, error) => {

@@ -92,7 +92,7 @@ describe('readSafetensorsHeader', () => {
       'a Git LFS pointer',
       new TextEncoder().encode('version https://git-lfs.github.com/spec/v1\n'),
       'FORMAT_INVALID',
-      'f: header length: a Git LFS pointer, not the file itself (fetch it with `git lfs pull`)',
+      'f: a Git LFS pointer, not the file itself (fetch it with `git lfs pull`, or name the repository as hf:org/name)',
     ],
     [
       'leading space',
