@@ -35,7 +35,6 @@ async function run(argv: string[]): Promise<number> {
 function parser(argv: string[], commands: readonly CommandModule[]) {
   return yargs(argv)
     .scriptName('cflow-bench')
-    .usage('$0 <command>\n\nExample: $0 decode model.cflow --threads 4')
     .command([...commands])
     .option('json', { type: 'boolean', default: false, describe: 'print the result as one JSON document' })
     .middleware((args) => checkOutput(typeof args.save === 'string' ? args.save : undefined, args))
