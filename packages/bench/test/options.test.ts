@@ -8,7 +8,7 @@ import { blockOf, ioOf, threadCounts, threadsOf } from '../src/runner/options.js
 
 /** Every option of a help text with its type: `--runs … [number]`. */
 function typesOf(help: string): [string, string][] {
-  const text = help.slice(help.indexOf('Options:')).replace(/\n {6,}/g, ' ');
+  const text = help.slice(help.indexOf('Options:')).replace(/\n {6,}(?![ -])/g, ' ');
   const found = text.matchAll(/^ +(?:-\w, )?--([a-z0-9-]+) .*?\[(boolean|number|string|array|choices)\b/gm);
   return [...found].map(([, name, type]) => [name!, type!]);
 }

@@ -179,7 +179,9 @@ export function commandLine(argv: string[]) {
     .alias({ h: 'help', V: 'version' })
     .exitProcess(false)
     .fail((message, error) => {
-      throw error instanceof CflowError ? error : usageError('cflow-run', message ?? error?.message, Object.keys(OPTIONS));
+      throw error instanceof CflowError
+        ? error
+        : usageError('cflow-run', message ?? error?.message, Object.keys(OPTIONS));
     })
     .wrap(100);
 }
