@@ -94,7 +94,7 @@ it('the new step is printed, scheduled, executed and lowered', async () => {
   const options = { arithmetic: 'q8', delayAware: true };
   const { program } = lowerPlan(clamped, layoutOnly(plan.config), options);
   expect(program.steps.at(-1)).toEqual({ op: 'clamp', buffer: program.output, limit: 1.5 });
-  expect(program.stages.at(-1).serial).toEqual([program.steps.length - 1]);
+  expect(program.phases.at(-1).serial).toEqual([program.steps.length - 1]);
 });
 
 it('table, struct and reader agree, and only together', async () => {

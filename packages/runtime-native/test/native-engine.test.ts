@@ -178,7 +178,7 @@ describe('batches and rings', () => {
     }
   });
 
-  it('the stages that delays allow change no bit', async () => {
+  it('the phases that delays allow change no bit', async () => {
     const path = await golden('arch2_4', { dtype: 'q4_0' });
     const { tokens } = trace('arch2_4');
     const [aware, unaware] = [true, false].map((delayAware) =>

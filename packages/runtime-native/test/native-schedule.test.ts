@@ -1,4 +1,4 @@
-/** The lowering and the schedule, without the addon: stages must mean what the order of the program means. */
+/** The lowering and the schedule, without the addon: phases must mean what the order of the program means. */
 import {
   barrierCount,
   barriersPerToken,
@@ -68,8 +68,8 @@ const CONFIGS: [string, ModelConfig][] = [
   ['llama', llama(3)],
 ];
 
-/** The stages that an engine makes of phases: what opens a phase comes behind what went before it. */
-const asStages = (phases: readonly Phase[]) => [
+/** The phases of a program: the transfers that open a phase of the schedule end the one before it. */
+const asProgramPhases = (phases: readonly Phase[]) => [
   { parallel: [], serial: [], transfers: phases[0]?.transfer ?? [] },
   ...phases.map(({ parallel, serial }, i) => ({
     parallel,
@@ -79,19 +79,19 @@ const asStages = (phases: readonly Phase[]) => [
 ];
 
 describe('schedule', () => {
-  it.each(CONFIGS)('%s means the same in stages', (_name, config) => {
+  it.each(CONFIGS)('%s means the same in phases', (_name, config) => {
     for (const arithmetic of ['q8', 'f32'] as const) {
       for (const delayAware of [true, false]) {
-        const { steps, stages } = lower(config, { arithmetic, delayAware });
+        const { steps, phases } = lower(config, { arithmetic, delayAware });
         expectSameMeaning(
           steps.map((step) => effects(step, arithmetic === 'q8')),
-          stages,
+          phases,
         );
       }
     }
   });
 
-  it('any program means the same in stages', () => {
+  it('any program means the same in phases', () => {
     const name = fc.constantFrom('a', 'b', 'c', 'd', 'e');
     const step = fc.record({
       reads: fc.array(name, { maxLength: 3 }),
@@ -102,7 +102,7 @@ describe('schedule', () => {
     fc.assert(
       fc.property(fc.array(step, { maxLength: 40 }), fc.boolean(), (steps: SchedulableStep[], delayAware) => {
         const phases = schedule(steps, { delayAware });
-        expectSameMeaning(steps, asStages(phases));
+        expectSameMeaning(steps, asProgramPhases(phases));
         if (!delayAware) expect(phases.every(({ parallel }) => parallel.length <= 1)).toBe(true);
       }),
       { numRuns: 500, seed: 1 },
@@ -119,7 +119,7 @@ describe('schedule', () => {
           );
         return { transfer: own('transfer'), parallel: own('parallel'), serial: own('serial') };
       });
-      expectSameMeaning(steps.map(planEffects), asStages(phases));
+      expectSameMeaning(steps.map(planEffects), asProgramPhases(phases));
     }
   });
 
@@ -138,7 +138,7 @@ describe('schedule', () => {
     ]);
   });
 
-  it('puts independent parallel steps into one stage and dependent ones behind each other', () => {
+  it('puts independent parallel steps into one phase and dependent ones behind each other', () => {
     const step = (parallel: boolean, reads: string[], writes: string[]): SchedulableStep => ({
       runs: parallel ? 'parallel' : 'serial',
       reads,
@@ -150,7 +150,7 @@ describe('schedule', () => {
       step(true, ['x'], ['g']),
       step(false, ['q'], ['q']),
       step(true, ['q'], ['o']),
-      // Overwrites what step 2 read: only after it, yet as serial work of its stage.
+      // Overwrites what step 2 read: only after it, yet as serial work of its phase.
       step(false, [], ['x']),
       step(true, ['g'], ['x']),
     ];
@@ -165,8 +165,8 @@ describe('schedule', () => {
 
   it('the head comes after everything else', () => {
     for (const [, config] of CONFIGS) {
-      const { steps, stages, headStage, output } = lower(config);
-      const late = stages.slice(headStage).flatMap(({ parallel, serial }) => [...parallel, ...serial]);
+      const { steps, phases, headPhase, output } = lower(config);
+      const late = phases.slice(headPhase).flatMap(({ parallel, serial }) => [...parallel, ...serial]);
       const kinds = late.map((i) => steps[i]!.op);
       expect(kinds).toEqual(config.finalLogitSoftcap ? ['matvec', 'softcap'] : ['matvec']);
       expect(steps[late[0]!]).toMatchObject({ outs: [{ out: output }] });
@@ -183,7 +183,7 @@ describe('schedule', () => {
       expect(traced.steps).toHaveLength(plain.steps.length + plan.residuals.length + 2);
       const width = config.hiddenDim * plan.residuals.length;
       expect(traced.buffers[traced.output]).toBe(config.vocabSize + width);
-      expect(barrierCount(traced.stages)).toBe(barrierCount(plain.stages));
+      expect(barrierCount(traced.phases)).toBe(barrierCount(plain.phases));
     }
     const nowhere = { trace: [{ buffer: 'logits', phase: 0 }] };
     expect(() => lower(CONFIGS[0]![1], nowhere)).toThrow(/no step up to phase 0 writes buffer logits/);
@@ -203,7 +203,7 @@ describe('schedule', () => {
     ['llama', 5 * 22 + 1, 5 * 22 + 1],
   ])('%s takes %i barriers, %i when its delays are not used', (name, aware, unaware) => {
     const config = PRESETS[name] ?? llama();
-    const count = (delayAware: boolean) => barrierCount(lower(config, { delayAware }).stages);
+    const count = (delayAware: boolean) => barrierCount(lower(config, { delayAware }).phases);
     expect([count(true), count(false)]).toEqual([aware, unaware]);
   });
 
@@ -213,8 +213,8 @@ describe('schedule', () => {
         const plan = buildPlan(config, { transfers });
         const placement = { streams: new Set<string>(), experts: transfers === 'overlap' };
         for (const delayAware of [true, false]) {
-          const { stages } = lower(config, { delayAware, placement }, 'q4_0', plan);
-          expect(barriersPerToken(plan, { delayAware }), name).toBe(barrierCount(stages));
+          const { phases } = lower(config, { delayAware, placement }, 'q4_0', plan);
+          expect(barriersPerToken(plan, { delayAware }), name).toBe(barrierCount(phases));
         }
       }
     }

@@ -47,14 +47,14 @@ function named(step: NativeProgram['steps'][number]): string {
   return 'stream' in step ? `stream ${step.stream}` : '';
 }
 
-/** Follows a token through the stages: what is called, in order, and what is in memory at most. */
-function follow({ steps, stages }: NativeProgram) {
+/** Follows a token through the phases: what is called, in order, and what is in memory at most. */
+function follow({ steps, phases }: NativeProgram) {
   const held = new Set<string>();
   const used = new Set<string>();
   const called: string[] = [];
   const most = { bank: 0, stream: 0 };
   const count = (kind: string) => [...held].filter((name) => name.startsWith(kind)).length;
-  for (const { parallel, transfers } of stages) {
+  for (const { parallel, transfers } of phases) {
     for (const index of parallel) {
       const name = uses(steps[index]!);
       if (name === undefined) continue;
@@ -104,11 +104,11 @@ describe('transfers', () => {
     },
   );
 
-  /** The stage of each step of a kind, by bank. */
-  function stagesOf(config: ModelConfig, transfers: TransferMode, op: string): number[] {
-    const { steps, stages } = fetched(config, transfers).program;
+  /** The phase of each step of a kind, by bank. */
+  function phasesOf(config: ModelConfig, transfers: TransferMode, op: string): number[] {
+    const { steps, phases } = fetched(config, transfers).program;
     const found: number[] = [];
-    for (const [at, { parallel, transfers: moved }] of stages.entries()) {
+    for (const [at, { parallel, transfers: moved }] of phases.entries()) {
       for (const index of [...parallel, ...moved]) {
         const step = steps[index]!;
         if (step.op === op && 'bank' in step && !('ahead' in step && step.ahead)) found[step.bank] = at;
@@ -118,19 +118,19 @@ describe('transfers', () => {
   }
 
   it('experts with a delay of two layers have two layers of time', () => {
-    // Three stages a layer (see native-schedule.test.ts): routed in the last of layer l, injected in the last of l + 2,
-    // but not behind the last layer, whose own experts take two stages more.
+    // Three phases a layer (see native-schedule.test.ts): routed in the last of layer l, injected in the last of l + 2,
+    // but not behind the last layer, whose own experts take two phases more.
     const config = PRESETS.arch2_4!;
-    expect(stagesOf(config, 'overlap', 'callExperts')).toEqual([3, 6, 9, 12, 15, 18]);
-    expect(stagesOf(config, 'overlap', 'expertsDown')).toEqual([9, 12, 15, 20, 20, 20]);
-    expect(stagesOf(config, 'overlap', 'expertsUp')).toEqual([8, 11, 14, 19, 19, 19]);
-    expect(stagesOf(config, 'overlap', 'releaseExperts')).toEqual([9, 12, 15, 20, 20, 20]);
-    expect(stagesOf(config, 'stall', 'expertsUp')).toEqual([4, 7, 10, 13, 16, 19]);
+    expect(phasesOf(config, 'overlap', 'callExperts')).toEqual([3, 6, 9, 12, 15, 18]);
+    expect(phasesOf(config, 'overlap', 'expertsDown')).toEqual([9, 12, 15, 20, 20, 20]);
+    expect(phasesOf(config, 'overlap', 'expertsUp')).toEqual([8, 11, 14, 19, 19, 19]);
+    expect(phasesOf(config, 'overlap', 'releaseExperts')).toEqual([9, 12, 15, 20, 20, 20]);
+    expect(phasesOf(config, 'stall', 'expertsUp')).toEqual([4, 7, 10, 13, 16, 19]);
   });
 
   it('late experts cost no barrier', () => {
     for (const [name, config] of CONFIGS) {
-      const count = (transfers: TransferMode) => fetched(config, transfers).program.stages.length;
+      const count = (transfers: TransferMode) => fetched(config, transfers).program.phases.length;
       expect(count('overlap'), name).toBe(count('stall'));
     }
   });

@@ -1,8 +1,8 @@
-/** What steps read and write, and a machine that runs them in stages, to compare with the order of the program. */
+/** What steps read and write, and a machine that runs them in phases, to compare with the order of the program. */
 
 import type { PlanStep, ProgramStep } from '@cflow/format';
 import { expect } from 'vitest';
-import type { Stage } from '../src/native/program.js';
+import type { ProgramPhase } from '../src/native/program.js';
 
 /** Written apart from the step table: which buffers an instruction reads and writes, as the program's docs say. */
 export function effects(step: ProgramStep, int8: boolean): Effects {
@@ -120,11 +120,11 @@ class Machine {
 /** `simultaneous`: parallel steps all read before any writes; otherwise one after the other in the order given. */
 function replay(
   steps: readonly Effects[],
-  stages: readonly Stage[],
+  phases: readonly ProgramPhase[],
   order: 'simultaneous' | 'forward' | 'backward',
 ) {
   const machine = new Machine(steps);
-  for (const { parallel, serial, transfers } of stages) {
+  for (const { parallel, serial, transfers } of phases) {
     const list = order === 'backward' ? [...parallel].reverse() : parallel;
     if (order === 'simultaneous') {
       for (const i of list) machine.look(i);
@@ -135,9 +135,9 @@ function replay(
   return { saw: machine.saw, final: machine.final };
 }
 
-/** Every step once, and whatever the order within a stage, each sees what it sees in the order of the program. */
-export function expectSameMeaning(steps: readonly Effects[], stages: readonly Stage[]): void {
-  const scheduled = stages.flatMap(({ parallel, serial, transfers }) => [
+/** Every step once, and whatever the order within a phase, each sees what it sees in the order of the program. */
+export function expectSameMeaning(steps: readonly Effects[], phases: readonly ProgramPhase[]): void {
+  const scheduled = phases.flatMap(({ parallel, serial, transfers }) => [
     ...parallel,
     ...serial,
     ...transfers,
@@ -147,6 +147,6 @@ export function expectSameMeaning(steps: readonly Effects[], stages: readonly St
   for (const i of steps.keys()) machine.run(i);
   const expected = { saw: machine.saw, final: machine.final };
   for (const order of ['simultaneous', 'forward', 'backward'] as const) {
-    expect(replay(steps, stages, order)).toEqual(expected);
+    expect(replay(steps, phases, order)).toEqual(expected);
   }
 }

@@ -150,7 +150,7 @@ describe.each(MADE_UP)('δd $denseDelay, δe $expertDelay in $depth layers', (ma
     expect(difference(final, Object.values(finalNorms))).toBeLessThan(TOLERANCE);
   });
 
-  it('batches, single tokens, stages in program order and threads give what the interpreter gives', async () => {
+  it('batches, single tokens, phases in program order and threads give what the interpreter gives', async () => {
     const path = await file('arch2_4', change);
     const reference = await interpreted(path, tokens);
     for (const options of [{}, { maxBatch: 6 }, { delayAware: false }, { threads: 3 }]) {

@@ -330,22 +330,22 @@ void read_tiers(const Node& root, Program& program) {
   }
 }
 
-/// Every step stands in exactly one stage.
-void read_stages(const Node& root, Program& program) {
+/// Every step stands in exactly one phase.
+void read_phases(const Node& root, Program& program) {
   std::vector<bool> seen(program.steps.size());
-  for (const Node& node : root.children("stages")) {
-    Stage stage{node.indices("parallel", seen.size()), node.indices("serial", seen.size()),
+  for (const Node& node : root.children("phases")) {
+    Phase phase{node.indices("parallel", seen.size()), node.indices("serial", seen.size()),
                 node.indices("transfers", seen.size())};
-    for (const auto* list : {&stage.parallel, &stage.serial, &stage.transfers}) {
+    for (const auto* list : {&phase.parallel, &phase.serial, &phase.transfers}) {
       for (const uint32_t i : *list) {
         if (seen[i]) refuse(node.where(), "repeats step " + std::to_string(i));
         seen[i] = true;
       }
     }
-    program.stages.push_back(std::move(stage));
+    program.phases.push_back(std::move(phase));
   }
   for (size_t i = 0; i < seen.size(); i++) {
-    if (!seen[i]) refuse("stages", "lack step " + std::to_string(i));
+    if (!seen[i]) refuse("phases", "lack step " + std::to_string(i));
   }
 }
 
@@ -370,8 +370,8 @@ Program read_program(Napi::Object object) {
     if (!entry.IsObject()) refuse(where, "is not an object");
     program.steps.push_back(reader.read(Node(entry.As<Napi::Object>(), where)));
   }
-  read_stages(root, program);
-  program.head_stage = root.index("headStage", program.stages.size());
+  read_phases(root, program);
+  program.head_phase = root.index("headPhase", program.phases.size());
   program.output = root.index("output", program.buffers.size());
   program.vocab_size = root.count("vocabSize", 1);
   program.context_length = root.count("contextLength", 1);

@@ -26,9 +26,9 @@ constexpr uint32_t kMostLogitRows = 64;
 /// [phase][]: the caches that a token attends over.
 std::vector<std::vector<uint32_t>> attended_caches(const Program& program) {
   std::vector<std::vector<uint32_t>> attended;
-  for (const Stage& stage : program.stages) {
+  for (const Phase& phase : program.phases) {
     std::vector<uint32_t>& caches = attended.emplace_back();
-    for (const uint32_t step : stage.parallel) {
+    for (const uint32_t step : phase.parallel) {
       if (const auto* attend = std::get_if<step::Attend>(&program.steps[step])) caches.push_back(attend->cache);
     }
   }

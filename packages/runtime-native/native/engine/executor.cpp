@@ -50,16 +50,16 @@ Executor::Executor(Program program, Storage& storage, const EngineOptions& optio
       profiles_(options.threads),
       shares_(options.threads),
       team_(options.threads) {
-  for (const Stage& stage : program_.stages) {
-    PreparedStage prepared;
-    for (const uint32_t i : stage.parallel) prepared.parallel.push_back(make_parallel(program_.steps[i], program_, context_));
+  for (const Phase& phase : program_.phases) {
+    PreparedPhase prepared;
+    for (const uint32_t i : phase.parallel) prepared.parallel.push_back(make_parallel(program_.steps[i], program_, context_));
     std::stable_partition(prepared.parallel.begin(), prepared.parallel.end(), [](const auto& op) { return !op->waits(); });
-    for (const uint32_t i : stage.transfers) {
+    for (const uint32_t i : phase.transfers) {
       prepared.transfers.push_back(make_transfer(program_.steps[i], program_, context_));
     }
-    for (const uint32_t i : stage.serial) prepared.serial.push_back(make_serial(program_.steps[i], program_, context_));
+    for (const uint32_t i : phase.serial) prepared.serial.push_back(make_serial(program_.steps[i], program_, context_));
     prepared.ends.resize(prepared.parallel.size());
-    stages_.push_back(std::move(prepared));
+    phases_.push_back(std::move(prepared));
   }
   for (unsigned i = 0; i < options.threads; i++) scratch_.push_back(std::make_unique<Scratch>());
   if (options.profile) name_profiles();
@@ -69,9 +69,9 @@ Executor::Executor(Program program, Storage& storage, const EngineOptions& optio
 void Executor::name_profiles() {
   for (Profile& profile : profiles_) {
     for (const char* name : {kWait, kTransfer, kPrepare}) profile[name];
-    for (const PreparedStage& stage : stages_) {
-      for (const auto& op : stage.parallel) profile[op->name()];
-      for (const auto& op : stage.serial) profile[op->name()];
+    for (const PreparedPhase& phase : phases_) {
+      for (const auto& op : phase.parallel) profile[op->name()];
+      for (const auto& op : phase.serial) profile[op->name()];
     }
   }
 }
@@ -91,8 +91,8 @@ void Executor::run(const Tokens& tokens, std::vector<KvCache>& caches, KvSpill* 
   storage_.begin(tokens.count);
   prepare(0, 0);
   // What comes before the first matrix needs nobody else, unless there are many tokens.
-  const bool opening = stages_[0].parallel.empty() && tokens.count < kSharedTokens;
-  if (opening) finish_stage(0, true, 0);
+  const bool opening = phases_[0].parallel.empty() && tokens.count < kSharedTokens;
+  if (opening) finish_phase(0, true, 0);
   team_.run([this, opening](unsigned thread) { work(opening ? 1 : 0, thread); });
   try {
     throw_failure();
@@ -104,13 +104,13 @@ void Executor::run(const Tokens& tokens, std::vector<KvCache>& caches, KvSpill* 
 }
 
 uint64_t Executor::barriers() const {
-  return stages_.size() - (stages_[0].parallel.empty() ? 1 : 0);
+  return phases_.size() - (phases_[0].parallel.empty() ? 1 : 0);
 }
 
-void Executor::work(size_t first_stage, unsigned thread) {
-  for (size_t s = first_stage; s < stages_.size() && !stopping_; s++) {
-    PreparedStage& stage = stages_[s];
-    guarded([&] { run_units(stage, thread); });
+void Executor::work(size_t first_phase, unsigned thread) {
+  for (size_t s = first_phase; s < phases_.size() && !stopping_; s++) {
+    PreparedPhase& phase = phases_[s];
+    guarded([&] { run_units(phase, thread); });
     // The meeting of the threads is the one place where anything shared changes: `stopping_`, the batch, the shares.
     const bool share_tokens = batch_.tokens() >= kSharedTokens && team_.size() > 1;
     if (share_tokens) {
@@ -120,9 +120,9 @@ void Executor::work(size_t first_stage, unsigned thread) {
       const uint32_t first = share(thread);
       const uint32_t end = share(thread + 1);
       team_.meet([] {});
-      guarded([&] { run_serial(stage, first, end, thread); });
+      guarded([&] { run_serial(phase, first, end, thread); });
     }
-    timed(thread, kWait, 0, [&] { team_.meet([&] { finish_stage(s, !share_tokens, thread); }); });
+    timed(thread, kWait, 0, [&] { team_.meet([&] { finish_phase(s, !share_tokens, thread); }); });
   }
 }
 
@@ -138,32 +138,32 @@ void Executor::guarded(Body&& body) {
 }
 
 /// Run by the last thread to arrive; the others wait, so it may change what they share.
-void Executor::finish_stage(size_t stage, bool serial, unsigned thread) {
+void Executor::finish_phase(size_t phase, bool serial, unsigned thread) {
   guarded([&] {
-    if (serial) run_serial(stages_[stage], batch_.first, batch_.end, thread);
+    if (serial) run_serial(phases_[phase], batch_.first, batch_.end, thread);
     timed(thread, kTransfer, 0, [&] {
-      for (const auto& op : stages_[stage].parallel) op->finish(batch_);
-      for (const auto& op : stages_[stage].transfers) op->run(batch_);
+      for (const auto& op : phases_[phase].parallel) op->finish(batch_);
+      for (const auto& op : phases_[phase].transfers) op->run(batch_);
     });
-    if (stage + 1 < stages_.size()) prepare(stage + 1, thread);
+    if (phase + 1 < phases_.size()) prepare(phase + 1, thread);
   });
   const bool broken = failure_ || storage_.weights().faulted() || faults_.any();
   if (broken || cancelled_->load(std::memory_order_relaxed)) stopping_ = true;
 }
 
 void Executor::prepare(size_t index, unsigned thread) {
-  PreparedStage& stage = stages_[index];
-  batch_.first = index >= program_.head_stage ? head_first_ : 0;
+  PreparedPhase& phase = phases_[index];
+  batch_.first = index >= program_.head_phase ? head_first_ : 0;
   uint32_t units = 0;
   uint32_t waiting = 0;
   uint64_t bytes = 0;
   timed(thread, kPrepare, 0, [&] {
-    for (size_t i = 0; i < stage.parallel.size(); i++) {
-      const uint32_t own = stage.parallel[i]->prepare(batch_);
+    for (size_t i = 0; i < phase.parallel.size(); i++) {
+      const uint32_t own = phase.parallel[i]->prepare(batch_);
       units += own;
-      if (stage.parallel[i]->waits()) waiting += own;
-      bytes += stage.parallel[i]->bytes();
-      stage.ends[i] = units;
+      if (phase.parallel[i]->waits()) waiting += own;
+      bytes += phase.parallel[i]->bytes();
+      phase.ends[i] = units;
     }
   });
   bytes_read_.fetch_add(bytes, std::memory_order_relaxed);
@@ -171,19 +171,19 @@ void Executor::prepare(size_t index, unsigned thread) {
   shares_.reset_waiting(units - waiting, units);
 }
 
-void Executor::run_units(PreparedStage& stage, unsigned thread) {
+void Executor::run_units(PreparedPhase& phase, unsigned thread) {
   uint32_t unit = 0;
   while (shares_.claim(thread, unit)) {
-    const auto op = static_cast<size_t>(std::upper_bound(stage.ends.begin(), stage.ends.end(), unit) - stage.ends.begin());
-    const uint32_t begin = op ? stage.ends[op - 1] : 0;
-    const ParallelOp& work = *stage.parallel[op];
-    const uint64_t bytes = options_.profile ? work.bytes() / (stage.ends[op] - begin) : 0;
+    const auto op = static_cast<size_t>(std::upper_bound(phase.ends.begin(), phase.ends.end(), unit) - phase.ends.begin());
+    const uint32_t begin = op ? phase.ends[op - 1] : 0;
+    const ParallelOp& work = *phase.parallel[op];
+    const uint64_t bytes = options_.profile ? work.bytes() / (phase.ends[op] - begin) : 0;
     timed(thread, work.name(), bytes, [&] { work.run(batch_, unit - begin, *scratch_[thread]); });
   }
 }
 
-void Executor::run_serial(PreparedStage& stage, uint32_t first, uint32_t end, unsigned thread) {
-  for (const auto& op : stage.serial) {
+void Executor::run_serial(PreparedPhase& phase, uint32_t first, uint32_t end, unsigned thread) {
+  for (const auto& op : phase.serial) {
     timed(thread, op->name(), 0, [&] { op->run(batch_, first, end); });
   }
 }

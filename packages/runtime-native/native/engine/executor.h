@@ -72,7 +72,7 @@ class Executor {
   std::vector<Routing> take_routings() { return std::exchange(routings_, {}); }
 
  private:
-  struct PreparedStage {
+  struct PreparedPhase {
     std::vector<std::unique_ptr<ParallelOp>> parallel;
     std::vector<std::unique_ptr<TokenOp>> serial;
     std::vector<std::unique_ptr<TransferOp>> transfers;
@@ -85,11 +85,11 @@ class Executor {
   static constexpr const char *kWait = "wait", *kTransfer = "transfer", *kPrepare = "prepare";
 
   void name_profiles();
-  void work(size_t first_stage, unsigned thread);
-  void run_units(PreparedStage& stage, unsigned thread);
-  void run_serial(PreparedStage& stage, uint32_t first, uint32_t end, unsigned thread);
-  void prepare(size_t stage, unsigned thread);
-  void finish_stage(size_t stage, bool serial, unsigned thread);
+  void work(size_t first_phase, unsigned thread);
+  void run_units(PreparedPhase& phase, unsigned thread);
+  void run_serial(PreparedPhase& phase, uint32_t first, uint32_t end, unsigned thread);
+  void prepare(size_t phase, unsigned thread);
+  void finish_phase(size_t phase, bool serial, unsigned thread);
   template <typename Body>
   void guarded(Body&& body);
   void throw_failure();
@@ -102,7 +102,7 @@ class Executor {
   Buffers buffers_;
   std::vector<Routing> routings_;
   const Context context_;
-  std::vector<PreparedStage> stages_;
+  std::vector<PreparedPhase> phases_;
   std::vector<std::unique_ptr<Scratch>> scratch_;
   std::vector<Profile> profiles_;
   WorkShares shares_;

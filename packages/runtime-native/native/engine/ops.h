@@ -46,12 +46,12 @@ class Faults {
   std::atomic<uint64_t> first_{kNone};
 };
 
-/// Tokens that pass through the program together, and where the current stage stands in them.
+/// Tokens that pass through the program together, and where the current phase stands in them.
 struct Batch {
   const int32_t* ids;
   /// Position of the first token.
   uint64_t start;
-  /// The stage computes tokens first <= t < end; all of them but in the head.
+  /// The phase computes tokens first <= t < end; all of them but in the head.
   uint32_t first;
   uint32_t end;
   std::vector<KvCache>* caches;
@@ -157,7 +157,7 @@ class ParallelOp {
  public:
   virtual ~ParallelOp() = default;
   virtual const char* name() const = 0;
-  /// Called by one thread before the stage; returns the number of units.
+  /// Called by one thread before the phase; returns the number of units.
   virtual uint32_t prepare(const Batch& batch) = 0;
   /// Weight bytes that the units read, as prepared.
   virtual uint64_t bytes() const = 0;

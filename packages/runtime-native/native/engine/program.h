@@ -175,7 +175,7 @@ using Step = std::variant<step::Embed, step::RmsNorm, step::Quantize, step::Matv
                           step::CallStream, step::SyncExperts, step::SyncStream, step::ReleaseExperts,
                           step::ReleaseStream>;
 
-struct Stage {
+struct Phase {
   std::vector<uint32_t> parallel;
   std::vector<uint32_t> serial;
   /// Behind the serial ones, once a batch.
@@ -199,8 +199,8 @@ struct Program {
   std::vector<FetchRegion> streams;              // what is fetched every token, in the order of use
   std::vector<std::vector<FetchRegion>> banks;   // experts, by layer that has any
   std::vector<Step> steps;
-  std::vector<Stage> stages;
-  uint32_t head_stage;
+  std::vector<Phase> phases;
+  uint32_t head_phase;
   BufferId output;      // what callers get of a token: the logits, or what was traced; written by the head only
   uint32_t vocab_size;  // token ids are below it
   uint32_t context_length;

@@ -85,15 +85,15 @@ void check_steps(const Program& program) {
   }
 }
 
-void check_stages(const Program& program) {
-  if (program.stages.empty()) refuse("there are no stages");
-  if (program.head_stage >= program.stages.size()) refuse("the head is no stage");
-  for (size_t i = 0; i < program.stages.size(); i++) {
-    const Stage& stage = program.stages[i];
-    for (const auto* list : {&stage.parallel, &stage.serial, &stage.transfers}) {
+void check_phases(const Program& program) {
+  if (program.phases.empty()) refuse("there are no phases");
+  if (program.head_phase >= program.phases.size()) refuse("the head is no phase");
+  for (size_t i = 0; i < program.phases.size(); i++) {
+    const Phase& phase = program.phases[i];
+    for (const auto* list : {&phase.parallel, &phase.serial, &phase.transfers}) {
       for (const uint32_t step : *list) {
-        if (step >= program.steps.size()) refuse("a stage runs step " + std::to_string(step) + ", which does not exist");
-        if (i >= program.head_stage) continue;
+        if (step >= program.steps.size()) refuse("a phase runs step " + std::to_string(step) + ", which does not exist");
+        if (i >= program.head_phase) continue;
         each_buffer(program.steps[step], [&](BufferId buffer) {
           if (buffer == program.output) refuse("step " + std::to_string(step) + " touches the output before the head");
         });
@@ -107,7 +107,7 @@ void check_stages(const Program& program) {
 void check_program(const Program& program, const EngineOptions& options) {
   check_sizes(program);
   check_steps(program);
-  check_stages(program);
+  check_phases(program);
   const auto dtype = static_cast<size_t>(program.dtype);
   if (dtype >= static_cast<size_t>(kDtypeCount)) refuse("dtype " + std::to_string(dtype) + " does not exist");
   const auto quantizes = [](const Step& step) { return std::holds_alternative<step::Quantize>(step); };

@@ -109,18 +109,18 @@ class ModelMaker {
     p_.resident.push_back(file_.since(start));
     serial(norm());
     for (uint32_t layer = 0; layer < layers; layer++) add_layer(layer, layers);
-    end_stage();
+    end_phase();
     const Part head = part();
     parallel(step::Matvec{normed, {{logits, matrix(head, kVocab, kDim), -1}}, head.stream});
-    end_part(head, stages_.size());
+    end_part(head, phases_.size());
     serial(step::Softcap{logits, 30});
-    p_.head_stage = static_cast<uint32_t>(stages_.size());
+    p_.head_phase = static_cast<uint32_t>(phases_.size());
     p_.output = logits;
     p_.vocab_size = kVocab;
     p_.context_length = kContext;
-    end_stage();
+    end_phase();
     place_streams();
-    p_.stages = stages_;
+    p_.phases = phases_;
     return {std::move(p_), std::move(file_.bytes)};
   }
 
@@ -131,25 +131,25 @@ class ModelMaker {
   struct Part {
     uint64_t from;
     uint32_t stream;
-    size_t first_stage;
+    size_t first_phase;
   };
 
   uint32_t add(Step step) {
     p_.steps.push_back(std::move(step));
     return static_cast<uint32_t>(p_.steps.size() - 1);
   }
-  void parallel(Step step) { stage_.parallel.push_back(add(std::move(step))); }
-  void serial(Step step) { stage_.serial.push_back(add(std::move(step))); }
+  void parallel(Step step) { phase_.parallel.push_back(add(std::move(step))); }
+  void serial(Step step) { phase_.serial.push_back(add(std::move(step))); }
   void transfer(Step step) {
-    if (fetch_ != Fetch::none) stage_.transfers.push_back(add(std::move(step)));
+    if (fetch_ != Fetch::none) phase_.transfers.push_back(add(std::move(step)));
   }
-  void end_stage() { stages_.push_back(std::exchange(stage_, {})); }
+  void end_phase() { phases_.push_back(std::exchange(phase_, {})); }
 
   Part part() {
     const uint64_t from = file_.begin();
     if (fetch_ == Fetch::none) return {from, kInMemory, 0};
     p_.streams.push_back({from, 0});
-    return {from, static_cast<uint32_t>(p_.streams.size() - 1), stages_.size()};
+    return {from, static_cast<uint32_t>(p_.streams.size() - 1), phases_.size()};
   }
   TiledMatrix matrix(const Part& part, uint32_t rows, uint32_t cols) {
     return file_.matrix(rows, cols, part.stream == kInMemory ? 0 : part.from);
@@ -159,17 +159,17 @@ class ModelMaker {
     size_t first;
     size_t last;
   };
-  void end_part(const Part& part, size_t last_stage) {
+  void end_part(const Part& part, size_t last_phase) {
     if (part.stream == kInMemory) return;
     p_.streams[part.stream] = file_.since(part.from);
-    uses_.push_back({part.stream, part.first_stage, last_stage});
+    uses_.push_back({part.stream, part.first_phase, last_phase});
   }
 
-  /// Called at the end of the stage before the first use, released at the end of the last.
+  /// Called at the end of the phase before the first use, released at the end of the last.
   void place_streams() {
-    for (const Use& use : uses_) stages_[use.last].transfers.push_back(add(step::ReleaseStream{use.stream}));
+    for (const Use& use : uses_) phases_[use.last].transfers.push_back(add(step::ReleaseStream{use.stream}));
     for (const Use& use : uses_) {
-      auto& transfers = stages_[use.first - 1].transfers;
+      auto& transfers = phases_[use.first - 1].transfers;
       transfers.push_back(add(step::CallStream{use.stream}));
       if (fetch_ == Fetch::stall) transfers.push_back(add(step::SyncStream{use.stream}));
     }
@@ -184,7 +184,7 @@ class ModelMaker {
   }
 
   void add_layer(uint32_t layer, uint32_t layers) {
-    end_stage();
+    end_phase();
     p_.caches.push_back({kKvHeads, kHeadDim, kWindow});
     const Offset k_bias = plain(kKvHeads * kHeadDim);
     const Offset up_bias = plain(kFfn);
@@ -194,25 +194,25 @@ class ModelMaker {
     TiledMatrix mk = matrix(attention, kKvHeads * kHeadDim, kDim);
     TiledMatrix mv = matrix(attention, kKvHeads * kHeadDim, kDim);
     TiledMatrix mo = matrix(attention, kDim, kHeads * kHeadDim);
-    end_part(attention, stages_.size() + 2);
+    end_part(attention, phases_.size() + 2);
     const Part dense = part();
     TiledMatrix gate = matrix(dense, kFfn, kDim);
     TiledMatrix up = matrix(dense, kFfn, kDim);
     TiledMatrix down = matrix(dense, kDim, kFfn);
-    end_part(dense, stages_.size() + 1);
+    end_part(dense, phases_.size() + 1);
     parallel(step::Matvec{normed, {{q, mq, -1}, {k, mk, k_bias}, {v, mv, -1}}, attention.stream});
     parallel(step::GatedMatvec{normed, gate, up, -1, up_bias, Activation::silu, hidden, dense.stream});
     serial(step::Rope{q, kHeadDim, 0});
     serial(step::Rope{k, kHeadDim, 0});
     serial(step::Append{layer, k, v});
-    end_stage();
+    end_phase();
     parallel(step::Attend{layer, q, heads, kHeads, 0.3f, 20.0f, kWindow});
     parallel(step::Matvec{hidden, {{ffn, down, -1}}, dense.stream});
-    end_stage();
+    end_phase();
     parallel(step::Matvec{heads, {{attn, mo, -1}}, attention.stream});
     serial(step::Sum{{x, attn, ffn}, {1, 1, 0.7f}, x});
     serial(norm());
-    end_stage();
+    end_phase();
     add_experts(layer, layers);
   }
 
@@ -237,9 +237,9 @@ class ModelMaker {
     if (fetch_ == Fetch::predict && layer + 1 < layers) transfer(step::CallExperts{layer + 1, routing, kTopK, true});
     transfer(step::CallExperts{layer, routing, kTopK, false});
     if (fetch_ == Fetch::stall) transfer(step::SyncExperts{layer});
-    end_stage();
+    end_phase();
     parallel(step::ExpertsUp{normed, routing, kTopK, kExpertDim, Activation::gelu, expert_hidden, bases, gate, up, number});
-    end_stage();
+    end_phase();
     parallel(step::ExpertsDown{expert_hidden, routing, kTopK, kExpertDim, experts, bases, down, number});
     serial(step::Sum{{x, experts}, {1, 1}, x});
     serial(norm());
@@ -249,8 +249,8 @@ class ModelMaker {
   const Fetch fetch_;
   FileMaker file_;
   Program p_{};
-  Stage stage_;
-  std::vector<Stage> stages_;
+  Phase phase_;
+  std::vector<Phase> phases_;
   std::vector<Use> uses_;
 };
 

@@ -17,10 +17,10 @@ T& step_of(Program& program, size_t skip = 0) {
   std::abort();
 }
 
-/// The program with one more transfer at the end of a stage.
-void add_transfer(Program& program, size_t stage, Step step) {
+/// The program with one more transfer at the end of a phase.
+void add_transfer(Program& program, size_t phase, Step step) {
   program.steps.push_back(std::move(step));
-  program.stages[stage].transfers.push_back(static_cast<uint32_t>(program.steps.size() - 1));
+  program.phases[phase].transfers.push_back(static_cast<uint32_t>(program.steps.size() - 1));
 }
 
 struct Opened {
@@ -43,11 +43,11 @@ void test_refused() {
   const Model model = make_model();
   const TemporaryFile file(model.bytes);
   const std::pair<const char*, Change> changes[] = {
-      {"no stages", [](Program& p) { p.stages.clear(); }},
-      {"a head beyond the stages", [](Program& p) { p.head_stage = static_cast<uint32_t>(p.stages.size()); }},
+      {"no phases", [](Program& p) { p.phases.clear(); }},
+      {"a head beyond the phases", [](Program& p) { p.head_phase = static_cast<uint32_t>(p.phases.size()); }},
       {"a vocabulary larger than the embedding", [](Program& p) { p.vocab_size = kVocab + 1; }},
       {"an output that exists before the head", [](Program& p) { p.output = 0; }},
-      {"a head that begins later than its output", [](Program& p) { p.stages.push_back({}); p.head_stage++; }},
+      {"a head that begins later than its output", [](Program& p) { p.phases.push_back({}); p.head_phase++; }},
       {"an output that does not exist", [](Program& p) { p.output = 99; }},
       {"a buffer that does not exist", [](Program& p) { step_of<step::Copy>(p).input = 99; }},
       {"a buffer of 2^32 - 1", [](Program& p) { p.buffers[0] = UINT32_MAX; }},
@@ -66,8 +66,8 @@ void test_refused() {
       {"hidden vectors of another stride", [](Program& p) { step_of<step::ExpertsUp>(p).dim = 8; }},
       {"hidden vectors that nobody divides",
        [](Program& p) {
-         for (Stage& stage : p.stages) {
-           std::erase_if(stage.parallel, [&](uint32_t i) { return std::holds_alternative<step::ExpertsUp>(p.steps[i]); });
+         for (Phase& phase : p.phases) {
+           std::erase_if(phase.parallel, [&](uint32_t i) { return std::holds_alternative<step::ExpertsUp>(p.steps[i]); });
          }
          for (Step& step : p.steps) {
            if (std::holds_alternative<step::ExpertsUp>(step)) step = step::Softcap{0, 1};
@@ -86,7 +86,7 @@ void test_refused() {
   for (const auto& [name, change] : changes) {
     Program program = model.program;
     program.steps.push_back(step::Copy{0, 1, 0});
-    program.stages[0].serial.push_back(static_cast<uint32_t>(program.steps.size() - 1));
+    program.phases[0].serial.push_back(static_cast<uint32_t>(program.steps.size() - 1));
     change(program);
     const Opened opened = open(file, model.bytes.size(), std::move(program), options_with(2, find_kernels("")));
     check(opened.code == "INTERNAL", std::string(name) + " is refused: " + opened.code);
@@ -108,13 +108,13 @@ void test_transfers() {
   const std::pair<const char*, Change> changes[] = {
       {"a release without a call", [](Program& p) { add_transfer(p, 0, step::ReleaseStream{3}); }},
       {"a release twice",
-       [](Program& p) { add_transfer(p, p.stages.size() - 1, step::ReleaseStream{step_of<step::ReleaseStream>(p).stream}); }},
+       [](Program& p) { add_transfer(p, p.phases.size() - 1, step::ReleaseStream{step_of<step::ReleaseStream>(p).stream}); }},
       {"a wait without a call", [](Program& p) { add_transfer(p, 0, step::SyncStream{3}); }},
       {"calls out of order", [](Program& p) { add_transfer(p, 0, step::CallStream{4}); }},
       {"experts that were not called",
        [](Program& p) {
-         for (Stage& stage : p.stages) {
-           std::erase_if(stage.transfers, [&](uint32_t i) { return std::holds_alternative<step::CallExperts>(p.steps[i]); });
+         for (Phase& phase : p.phases) {
+           std::erase_if(phase.transfers, [&](uint32_t i) { return std::holds_alternative<step::CallExperts>(p.steps[i]); });
          }
        }},
   };

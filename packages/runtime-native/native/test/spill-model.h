@@ -24,7 +24,7 @@ inline Model make_layers() {
   };
   const auto norm = [&] { return add(step::RmsNorm{x, file.vector(kDim), kDim, kDim, 1e-5f, normed}); };
   const uint32_t embed = add(step::Embed{file.matrix(kVocab, kDim), 2.0f, x});
-  p.stages.push_back({{}, {embed, norm()}, {}});
+  p.phases.push_back({{}, {embed, norm()}, {}});
   for (uint32_t layer = 0; layer < kSpillLayers; layer++) {
     const uint32_t window = layer == 2 || layer == 5 ? kWindow : 0;
     p.caches.push_back({kKvHeads, kHeadDim, window});
@@ -32,14 +32,14 @@ inline Model make_layers() {
     const uint32_t project = add(step::Matvec{normed, {{q, wq, -1}, {k, wk, -1}, {v, wv, -1}}});
     const uint32_t rope_q = add(step::Rope{q, kHeadDim, 0});
     const uint32_t rope_k = add(step::Rope{k, kHeadDim, 0});
-    p.stages.push_back({{project}, {rope_q, rope_k, add(step::Append{layer, k, v})}, {}});
-    p.stages.push_back({{add(step::Attend{layer, q, heads, kHeads, 0.3f, 0, window})}, {}, {}});
+    p.phases.push_back({{project}, {rope_q, rope_k, add(step::Append{layer, k, v})}, {}});
+    p.phases.push_back({{add(step::Attend{layer, q, heads, kHeads, 0.3f, 0, window})}, {}, {}});
     const uint32_t out = add(step::Matvec{heads, {{attn, file.matrix(kDim, kQ), -1}}});
     const uint32_t sum = add(step::Sum{{x, attn}, {1, 1}, x});
-    p.stages.push_back({{out}, {sum, norm()}, {}});
+    p.phases.push_back({{out}, {sum, norm()}, {}});
   }
-  p.head_stage = static_cast<uint32_t>(p.stages.size());
-  p.stages.push_back({{add(step::Matvec{normed, {{logits, file.matrix(kVocab, kDim), -1}}})}, {}, {}});
+  p.head_phase = static_cast<uint32_t>(p.phases.size());
+  p.phases.push_back({{add(step::Matvec{normed, {{logits, file.matrix(kVocab, kDim), -1}}})}, {}, {}});
   p.output = logits;
   p.vocab_size = kVocab;
   p.context_length = kLongContext;

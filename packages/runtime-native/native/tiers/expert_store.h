@@ -23,7 +23,7 @@ struct ExpertStats {
   uint64_t slots = 0, slot_bytes = 0;
 };
 
-/// The thread that finishes a stage calls and releases while all others wait; any thread asks for what was called.
+/// The thread that finishes a phase calls and releases while all others wait; any thread asks for what was called.
 /// A slot is not given away while it is in use or being read into.
 class ExpertStore {
  public:

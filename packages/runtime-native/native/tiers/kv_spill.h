@@ -14,7 +14,7 @@
 
 namespace cflow {
 
-/// Between batches one thread makes room; during one, who finishes a stage calls and releases while all others wait.
+/// Between batches one thread makes room; during one, who finishes a phase calls and releases while all others wait.
 ///
 /// Pages 0 to spilled - 1 of every cache without a window are on disk only. A token attends over these caches in an
 /// order that the program fixes, so staging areas are filled in that order, round and round: beyond a token's end too.

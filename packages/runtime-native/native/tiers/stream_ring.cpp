@@ -48,7 +48,7 @@ void StreamRing::begin() {
 
 void StreamRing::call(uint32_t stream) {
   while (slot_of_[stream] == kNone) {
-    if (!fetch_next(IoPriority::needed)) throw Error("INTERNAL", "too few slots for the streams of a stage");
+    if (!fetch_next(IoPriority::needed)) throw Error("INTERNAL", "too few slots for the streams of a phase");
   }
   called_[stream] = true;
   if (slots_.pending(slot_of_[stream])) slots_.promote(slot_of_[stream]);

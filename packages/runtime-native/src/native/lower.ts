@@ -27,7 +27,7 @@ import {
 } from '@cflow/format';
 import { ropeFrequencies } from '../reference/math.js';
 import { type GatedFusion, gatedFusions } from './fuse.js';
-import type { NativeProgram, RopeGrowth, Stage } from './program.js';
+import type { NativeProgram, ProgramPhase, RopeGrowth } from './program.js';
 import { insertQuantize } from './quantize-steps.js';
 import {
   bankLayers,
@@ -74,7 +74,7 @@ export function readsInt8(dtype: Dtype, arithmetic: Arithmetic): boolean {
 
 /**
  * The program of a plan over a file. Of the plan's transfers those of experts that are fetched are kept; those of
- * streams follow from the stages, for a stream is fetched as soon as there is room for it.
+ * streams follow from the phases, for a stream is fetched as soon as there is room for it.
  * @throws CflowError INTERNAL if the plan names a tensor that the file has not
  */
 export function lowerPlan(plan: ExecutionPlan, file: ModelFile, options: LowerOptions): LoweredPlan {
@@ -89,8 +89,8 @@ export function lowerPlan(plan: ExecutionPlan, file: ModelFile, options: LowerOp
     runs: stepRun(step),
     late: placement.experts && !stalls && isLate(step, hidden),
   }));
-  const phases = schedule(schedulable, { delayAware: options.delayAware, headFrom });
-  const { stages, order, liveStreams, ...placed } = placeTransfers(steps, toStages(phases), stalls);
+  const scheduled = schedule(schedulable, { delayAware: options.delayAware, headFrom });
+  const { phases, order, liveStreams, ...placed } = placeTransfers(steps, toProgramPhases(scheduled), stalls);
   const program: NativeProgram = {
     dtype: DTYPES[file.dtype].id,
     buffers: lowering.buffers,
@@ -103,8 +103,8 @@ export function lowerPlan(plan: ExecutionPlan, file: ModelFile, options: LowerOp
       order.map((stream) => lowering.streams[stream]!),
     ),
     steps: placed.steps,
-    stages,
-    headStage: stages.findIndex(({ parallel }) => parallel.includes(headFrom)),
+    phases,
+    headPhase: phases.findIndex(({ parallel }) => parallel.includes(headFrom)),
     output: lowering.result,
     vocabSize: plan.config.vocabSize,
     contextLength: plan.config.contextLength,
@@ -112,8 +112,8 @@ export function lowerPlan(plan: ExecutionPlan, file: ModelFile, options: LowerOp
   return { program, liveStreams };
 }
 
-/** What opens a phase, the engine does at the end of the one before: behind its serial steps, once a batch. */
-function toStages(phases: readonly Phase[]): Stage[] {
+/** The engine runs the transfers that open a phase at the end of the one before: behind its serial steps, once a batch. */
+function toProgramPhases(phases: readonly Phase[]): ProgramPhase[] {
   return phases.flatMap(({ parallel, serial }, phase) =>
     parallel.length + serial.length > 0
       ? [{ parallel, serial, transfers: phases[phase + 1]?.transfer ?? [] }]

@@ -9,7 +9,7 @@ import type { BufferId, ProgramStep } from '@cflow/format';
  * What happens between two barriers: `parallel` steps are split over the threads; then the last thread to arrive runs
  * the `serial` ones, in order, and releases the others. Values are indices of steps.
  */
-export interface Stage {
+export interface ProgramPhase {
   readonly parallel: readonly number[];
   readonly serial: readonly number[];
   /** Run once a batch behind the serial ones: calls, waits and releases. */
@@ -54,10 +54,10 @@ export interface NativeProgram {
   readonly ropeGrowths: readonly RopeGrowth[];
   readonly tiers: NativeTiers;
   readonly steps: readonly ProgramStep[];
-  readonly stages: readonly Stage[];
-  /** Steps from this stage on make the output: they run for the last token only, unless that of all is asked for. */
-  readonly headStage: number;
-  /** What a run gives of a token: the logits, or what is traced. Written from `headStage` on only. */
+  readonly phases: readonly ProgramPhase[];
+  /** Steps from this phase on make the output: they run for the last token only, unless that of all is asked for. */
+  readonly headPhase: number;
+  /** What a run gives of a token: the logits, or what is traced. Written from `headPhase` on only. */
   readonly output: BufferId;
   /** Token ids are below it. */
   readonly vocabSize: number;

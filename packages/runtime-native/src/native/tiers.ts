@@ -7,7 +7,7 @@ import {
   streamName,
   streamPieces,
 } from '@cflow/format';
-import type { NativeTiers, Stage } from './program.js';
+import type { NativeTiers, ProgramPhase } from './program.js';
 
 /** What is fetched while the model runs; everything else stays in memory. */
 export interface Placement {
@@ -70,7 +70,7 @@ function plainRegions(file: ModelFile, stream: Stream, offset: number): Region[]
   );
 }
 
-/** Stages in which a fetched stream is used. */
+/** Phases in which a fetched stream is used. */
 interface StreamUse {
   readonly stream: number;
   readonly first: number;
@@ -79,7 +79,7 @@ interface StreamUse {
 
 export interface PlacedTransfers {
   readonly steps: readonly ProgramStep[];
-  readonly stages: readonly Stage[];
+  readonly phases: readonly ProgramPhase[];
   /** The old index of each fetched stream, in the order of use. */
   readonly order: readonly number[];
   /** Fetched streams that are in use at the same time, at most. */
@@ -87,24 +87,24 @@ export interface PlacedTransfers {
 }
 
 /**
- * Numbers fetched streams by their first use, and adds their transfers: called at the end of the stage before the first
+ * Numbers fetched streams by their first use, and adds their transfers: called at the end of the phase before the first
  * use, released at the end of the last. With `stall` whoever calls also waits. Fetched experts are released where they
  * were last used: a release among the steps would keep them from being late.
  */
 export function placeTransfers(
   steps: readonly ProgramStep[],
-  stages: readonly Stage[],
+  phases: readonly ProgramPhase[],
   stall: boolean,
 ): PlacedTransfers {
-  const uses = streamUses(steps, stages);
+  const uses = streamUses(steps, phases);
   const number = new Map(uses.map(({ stream }, index) => [stream, index]));
   const placed: ProgramStep[] = steps.map((step) =>
     'stream' in step && step.stream >= 0 ? { ...step, stream: number.get(step.stream)! } : step,
   );
-  const added = stages.map((): number[] => []);
-  const add = (stage: number, step: ProgramStep) => added[stage]!.push(placed.push(step) - 1);
-  // A slot is free for what is called in the same stage once it is released.
-  for (const [bank, stage] of lastExpertUses(steps, stages)) add(stage, { op: 'releaseExperts', bank });
+  const added = phases.map((): number[] => []);
+  const add = (phase: number, step: ProgramStep) => added[phase]!.push(placed.push(step) - 1);
+  // A slot is free for what is called in the same phase once it is released.
+  for (const [bank, phase] of lastExpertUses(steps, phases)) add(phase, { op: 'releaseExperts', bank });
   const releases = added.map((list) => list.splice(0));
   for (const [stream, { last }] of uses.entries()) add(last, { op: 'releaseStream', stream });
   for (const [stream, { first }] of uses.entries()) {
@@ -113,19 +113,19 @@ export function placeTransfers(
   }
   return {
     steps: placed,
-    stages: stages.map((stage, i) => ({
-      ...stage,
-      transfers: [...releases[i]!, ...stage.transfers, ...added[i]!],
+    phases: phases.map((phase, i) => ({
+      ...phase,
+      transfers: [...releases[i]!, ...phase.transfers, ...added[i]!],
     })),
     order: uses.map(({ stream }) => stream),
-    liveStreams: stages.reduce((most, _, at) => Math.max(most, live(uses, at)), 0),
+    liveStreams: phases.reduce((most, _, at) => Math.max(most, live(uses, at)), 0),
   };
 }
 
-/** The last stage that uses each fetched bank. */
-function lastExpertUses(steps: readonly ProgramStep[], stages: readonly Stage[]): Map<number, number> {
+/** The last phase that uses each fetched bank. */
+function lastExpertUses(steps: readonly ProgramStep[], phases: readonly ProgramPhase[]): Map<number, number> {
   const last = new Map<number, number>();
-  for (const [at, { parallel }] of stages.entries()) {
+  for (const [at, { parallel }] of phases.entries()) {
     for (const index of parallel) {
       const step = steps[index]!;
       if (step.op === 'expertsDown' && step.bank >= 0) last.set(step.bank, at);
@@ -137,9 +137,9 @@ function lastExpertUses(steps: readonly ProgramStep[], stages: readonly Stage[])
 const live = (uses: readonly StreamUse[], at: number) =>
   uses.filter(({ first, last }) => first <= at && at <= last).length;
 
-function streamUses(steps: readonly ProgramStep[], stages: readonly Stage[]): StreamUse[] {
+function streamUses(steps: readonly ProgramStep[], phases: readonly ProgramPhase[]): StreamUse[] {
   const uses = new Map<number, { first: number; last: number }>();
-  for (const [at, { parallel }] of stages.entries()) {
+  for (const [at, { parallel }] of phases.entries()) {
     for (const index of parallel) {
       const step = steps[index]!;
       if (!('stream' in step) || step.stream < 0) continue;
