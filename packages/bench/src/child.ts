@@ -1,8 +1,8 @@
-/** The process of one measurement, started by `runChild`: arguments are the job's name, its JSON, and maybe a cgroup. */
+/** The child process of one measurement, started by `runChild`. Arguments: name of the job, its JSON, optionally a cgroup. */
 import { answer, runChild } from './runner/child.js';
 import { joinGroup, peakBytes } from './runner/memory.js';
 
-/** Each loads only what it needs: what else is loaded would count as memory of the engine. */
+/** Each loads only what it needs: other modules would count as memory of the engine. */
 const JOBS: Readonly<Record<string, () => Promise<(job: never) => Promise<unknown>>>> = {
   bandwidth: async () => (await import('./runner/machine.js')).readMemory,
   convert: async () => convert,

@@ -12,7 +12,7 @@ import { synth } from './synth/synth.js';
 /** Runs the command; returns its exit code. */
 export async function main(argv: string[]): Promise<number> {
   const exit = await runCommand('cflow-bench', () => interruptible(() => run(argv)));
-  // Work that was not told of the interruption must not keep the process alive.
+  // Work that ignores the abort signal must not keep the process alive.
   if (interruption.aborted) process.exit(exit);
   return exit;
 }

@@ -1,4 +1,4 @@
-/** Result files and how to compare and show them; synthetic models. Measurements are commands of `cflow-bench`. */
+/** Result files (read, compare, show) and synthetic models. Measurements are commands of `cflow-bench`. */
 export { type Comparison, compareResults, type MetricChange } from './report/compare.js';
 export { benchmarkSections, type NamedResults, speedTable } from './report/markdown.js';
 export {

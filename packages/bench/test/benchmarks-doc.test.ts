@@ -49,9 +49,9 @@ it('every committed result is shown: each metric by name, or tables with no fewe
 });
 
 it('what the scorecard measures for itself is by the scorecard, with what was measured', () => {
-  const subjects = { title: 'T: subjects', columns: ['subject', 'threads'], rows: [['a', 2]] };
+  const engines = { title: 'T: engines', columns: ['engine', 'threads'], rows: [['a', 2]] };
   const metrics = [metric('a: decode', 'tok/s', 'higher', [5]), metric('a: prefill', 'tok/s', 'higher', [7])];
-  const kernels = resultWith(metrics, { command: 'kernels', options: { quick: true }, tables: [subjects] });
+  const kernels = resultWith(metrics, { command: 'kernels', options: { quick: true }, tables: [engines] });
   const { results } = benchmarkSections({ kernels });
   expect(results).toContain('`cflow-bench scorecard --only kernels --quick`');
   expect(results).toContain('| a: prefill | 7.00 | tok/s |');
@@ -67,8 +67,8 @@ it('shows another figure, and another verdict, when a result file changes', () =
         metric('arch2_4: reduction', '×', 'higher', [reduction]),
       ]),
     });
-  expect(path(2).scorecard).toContain('| **proven** | 9.00 to 4.50 MiB a token, 2.00 ×;');
-  expect(path(3).scorecard).toContain('| **refuted** | 9.00 to 3.00 MiB a token, 3.00 ×;');
+  expect(path(2).scorecard).toContain('| **proven** | 9.00 to 4.50 MiB per token, 2.00 ×;');
+  expect(path(3).scorecard).toContain('| **refuted** | 9.00 to 3.00 MiB per token, 3.00 ×;');
   expect(path(2).results).toContain('| arch2_4: critical | 4.50 | MiB |');
   expect(path(2).results).toContain('CPU: Made-up 9000, avx2; cores: 4 of 8 (cgroup quota of 4 CPUs)');
 });

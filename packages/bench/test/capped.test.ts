@@ -141,15 +141,15 @@ const report = (...rows: CappedReport['rows'][number][]): CappedReport => ({
   rows,
 });
 const ours = {
-  subject: OURS,
+  engine: OURS,
   tries: [timed(0.1, [1, 2, 3, 4]), timed(0.2, [1, 2, 3, 4])].map((r) => tried(r)),
 };
-const shipped = { subject: SHIPPED, tries: [tried(undefined, true)] };
+const shipped = { engine: SHIPPED, tries: [tried(undefined, true)] };
 
 describe('what it says', () => {
   it('compares run by run with the peer that is not killed', () => {
     const mapped = {
-      subject: MAPPED,
+      engine: MAPPED,
       tries: [timed(1, [1, 2, 3, 9]), timed(1, [1, 2, 9, 9])].map((r) => tried(r)),
     };
     const measured = cappedMeasured(report(ours, mapped, shipped));
@@ -166,7 +166,7 @@ describe('what it says', () => {
   });
 
   it('pairs runs of the same round alone', () => {
-    const mapped = { subject: MAPPED, tries: [tried(undefined, true), tried(timed(1, [1, 2, 3, 4]))] };
+    const mapped = { engine: MAPPED, tries: [tried(undefined, true), tried(timed(1, [1, 2, 3, 4]))] };
     const { metrics } = cappedMeasured(report(ours, mapped, shipped));
     expect(metrics.find(({ name }) => name === 'decode, times llama.cpp')?.runs).toEqual([5]);
   });
@@ -179,8 +179,8 @@ describe('what it says', () => {
       'not measured: no C compiler (cc) to build it with',
     ]);
     expect(tables![1]!.rows).toContainEqual([
-      'readahead of the disk',
-      '128 KiB; llama.cpp’s speed depends on it, 128 KiB is kind to it',
+      'disk readahead',
+      '128 KiB; llama.cpp’s speed depends on it, and 128 KiB favors it',
     ]);
   });
 });

@@ -18,6 +18,12 @@ import { Run } from '../src/runner/experiment.js';
 import { spread } from '../src/runner/statistics.js';
 import { synthesizeModel } from '../src/synth/model.js';
 
+// The real measurement reads 1 GiB in every round.
+vi.mock('../src/runner/machine.js', async (original) => {
+  const machine = await original<typeof import('../src/runner/machine.js')>();
+  return { ...machine, readBandwidth: (threads: number) => machine.readBandwidth(threads, 2 ** 24) };
+});
+
 let dir: string;
 let file: string;
 beforeAll(async () => {
@@ -35,9 +41,9 @@ function bench(change: Partial<DecodeBenchOptions> = {}, run?: Run): Promise<Dec
 }
 
 describe('a measurement', () => {
-  it('gives each run, its rates, and the bytes that the plan says', async () => {
+  it('gives each run, its rates, and the planned bytes', async () => {
     const report = await bench({ variants: parseVariants(['threads=1,2'], { engine: 'reference' }) });
-    expect(report.rows.map(({ subject, threads }) => [subject, threads])).toEqual([
+    expect(report.rows.map(({ engine, threads }) => [engine, threads])).toEqual([
       ['cflow threads=1', 1],
       ['cflow threads=2', 2],
     ]);
@@ -52,7 +58,7 @@ describe('a measurement', () => {
     expect(bandwidth.map(([threads]) => threads)).toEqual(nativeMachine() ? ['1', '2'] : []);
     for (const [, { min, max }] of bandwidth) {
       expect(min).toBeGreaterThan(0.1);
-      expect(max).toBeLessThan(5_000);
+      expect(max).toBeLessThan(50_000);
     }
     for (const { runs, decodeTokensPerSecond: speed, gigabytesPerSecond: rate, ...row } of report.rows) {
       expect(runs.length).toBe(2);
@@ -70,10 +76,10 @@ describe('a measurement', () => {
     }
   });
 
-  it('decodes behind a context too', async () => {
+  it('decodes at a context depth too', async () => {
     const report = await bench({ runs: 1, context: 6 });
-    const [{ runs, contextDecodeTokensPerSecond: behind }] = report.rows as [DecodeRow];
-    expect(behind).toEqual(spread([3 / runs[0]!.contextDecodeSeconds!]));
+    const [{ runs, contextDecodeTokensPerSecond: atDepth }] = report.rows as [DecodeRow];
+    expect(atDepth).toEqual(spread([3 / runs[0]!.contextDecodeSeconds!]));
   });
 
   it('fails as the run fails, without a stack', async () => {
@@ -185,16 +191,16 @@ describe('the command', () => {
     const args = ['--engine', 'reference', '--tokens', '2', '--prefill', '3', '--warmup', '1', '--runs', '1'];
     const { exit, out, err } = await run('decode', file, ...args, '--json');
     expect([exit, err]).toEqual([0, '']);
-    expect(JSON.parse(out)).toMatchObject({ model: 'llama-tiny', tokens: 2, rows: [{ subject: 'cflow' }] });
+    expect(JSON.parse(out)).toMatchObject({ model: 'llama-tiny', tokens: 2, rows: [{ engine: 'cflow' }] });
   });
 
   it.each([
     [['decode', 'x.cflow', '--threads', '0'], '--threads is 0, expected 1 to 1024'],
-    [['decode', 'x.cflow', '--variants', 'speed=1'], 'no option is called "speed"'],
+    [['decode', 'x.cflow', '--variants', 'speed=1'], 'unknown option "speed"'],
     [['synth', 'x', '--geometry', 'olmoe'], 'use --format cflow or gguf'],
     [['synth', 'x', '--format', 'gguf', '--shards', '2'], '--shards does not apply'],
-    [['synth', 'x', '--dtype', 'q4_0'], '--dtype q4_0 is none of --format checkpoint'],
-    [['synth', 'x', '--format', 'cflow', '--dtype', 'bf16'], '--dtype bf16 is none of --format cflow'],
+    [['synth', 'x', '--dtype', 'q4_0'], '--dtype q4_0 does not apply to --format checkpoint'],
+    [['synth', 'x', '--format', 'cflow', '--dtype', 'bf16'], '--dtype bf16 does not apply to --format cflow'],
     [['synth', 'x', '--layers', '2'], '--layers does not apply'],
     [['synth', 'x', '--bytes', '9', '--layers', '2'], 'mutually exclusive'],
   ])('refuses %j', async (argv, message) => {

@@ -48,7 +48,7 @@ describe('a command line', { timeout: 20_000 }, () => {
     ['scorecard --only critical-path --output @a.json', 11, 'a.json'],
     ['storage @m.cflow --directory /nonexist', 11, '/nonexist'],
     ['convert @checkpoint --directory /nonexist', 11, '/nonexist'],
-    ['storage @m.cflow --io-block 1GiB --io-depth 256', 14, '274877906944 bytes, at most'],
+    ['storage @m.cflow --io-block 1GiB --io-depth 256', 14, '274877906944 bytes, limit'],
     ['l1d --isa x', 2, '--isa x'],
     ['l1d --l1d 1/1', 2, '--l1d is 1/1'],
     ['l1d --l1d 99999999999M/1', 2, '--l1d'],

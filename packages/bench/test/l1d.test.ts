@@ -6,7 +6,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { benchL1d, l1dMeasured } from '../src/research/l1d/bench.js';
 import { parseMisses } from '../src/research/l1d/cachegrind.js';
 import { cacheOfMachine, cacheText, parseCache, REPORTED_CACHES } from '../src/research/l1d/l1d.js';
-import { ARMS, simulate, WORKLOADS, widthOf, withoutHeaders } from '../src/research/l1d/simulate.js';
+import { KERNELS, simulate, WORKLOADS, widthOf, withoutHeaders } from '../src/research/l1d/simulate.js';
 import { type CacheSimulation, requireBenchAddon } from '../src/runner/addon.js';
 import { resultSchema } from '../src/runner/result.js';
 
@@ -72,7 +72,7 @@ describe('the simulation of a product', () => {
 describe('the report', () => {
   const options = { isa: 'sse41', caches: REPORTED_CACHES, prefetcher: false, rows: 128 };
   const [down, projection] = WORKLOADS;
-  const [report, four, q8] = ARMS;
+  const [report, four, q8] = KERNELS;
 
   it('is met by its own baseline: f32 activations, one row at a time', async () => {
     const { tiled, rowMajor, ratio } = await simulate(addon, down!, report!, options);
@@ -146,7 +146,7 @@ describe('cachegrind', () => {
   it('tells read misses', () => {
     const summary = '==7== D1  misses:      1,234,567  (  1,204,321 rd   +    30,246 wr)';
     expect(parseMisses(summary)).toBe(1_204_321);
-    expect(() => parseMisses('==7== I refs: 3')).toThrow('cachegrind tells no read misses');
+    expect(() => parseMisses('==7== I refs: 3')).toThrow('the output of cachegrind has no D1 read misses');
   });
 });
 

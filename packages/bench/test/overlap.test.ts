@@ -4,15 +4,6 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { ModelConfig } from '@cflow/format';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import {
-  armOf,
-  cellsOf,
-  ladder,
-  memoryBudget,
-  openOptions,
-  shareBudget,
-  slotsOf,
-} from '../src/experiments/overlap/arms.js';
 import { benchOverlap } from '../src/experiments/overlap/bench.js';
 import {
   type BlockRow,
@@ -20,9 +11,18 @@ import {
   chooseBlocks,
   sweepBlocks,
 } from '../src/experiments/overlap/blocks.js';
-import { ladderMeasured } from '../src/experiments/overlap/measured.js';
+import {
+  cellsOf,
+  ladder,
+  memoryBudget,
+  openOptions,
+  shareBudget,
+  slotsOf,
+  variantOf,
+} from '../src/experiments/overlap/cells.js';
+import { ladderMeasured, overlapMeasured } from '../src/experiments/overlap/measured.js';
 import { balanced, type CellTimes, checkModel } from '../src/experiments/overlap/model.js';
-import { overlap } from '../src/experiments/overlap/overlap.js';
+import { quickOptions } from '../src/experiments/overlap/overlap.js';
 import { MemoryGroup } from '../src/runner/memory.js';
 import { resultSchema } from '../src/runner/result.js';
 import { randomIds } from '../src/runner/tokens.js';
@@ -50,27 +50,27 @@ describe('the model of overlapping', () => {
     [32, 689, 641, 10.8, 32.3, 1.08],
     [16, 739, 644, 13.6, 32.6, 1.15],
     [8, 841, 645, 20.1, 32.5, 1.31],
-  ])('says of the report’s %d threads what the report says', (_, stall, overlap, compute, io, net) => {
+  ])('gives the report’s figures for %d threads', (_, stall, overlap, compute, io, net) => {
     const c = 16 * compute;
     const times = { compute: c, stall, overlap, waited: overlap - c, busy: 16 * 40, io: 16 * io };
     const check = checkModel(times);
-    expect(check.byArms).toBeCloseTo(net, 1.7);
+    expect(check.byVariants).toBeCloseTo(net, 1.7);
     expect(check.measured).toBeCloseTo(stall / overlap, 12);
     expect(check.interference).toBeCloseTo(0, 12);
     expect(check.overFloor).toBeCloseTo(overlap / 640, 12);
   });
 
-  it('slows computing by what computing took longer beside reads', () => {
+  it('derives the interference from slower computing during reads', () => {
     const times: CellTimes = { compute: 10, stall: 18, overlap: 12, waited: 1, busy: 8, io: 6 };
     const check = checkModel(times);
     // 12 - 1 = 11 is a tenth more than 10; reading took 18 - 10 = 8.
     expect(check.interference).toBeCloseTo(0.1, 12);
     expect(check.stallIo).toBe(8);
     expect(check.byBandwidth).toBeCloseTo(16 / 11, 12);
-    expect(check.byArms).toBeCloseTo(18 / 11, 12);
+    expect(check.byVariants).toBeCloseTo(18 / 11, 12);
   });
 
-  it('finds the cell where computing and reading are most alike', () => {
+  it('finds the cell with the most similar computing and reading', () => {
     const cells = [1, 4, 30].map((busy) => ({ compute: 5, stall: 9, overlap: 7, waited: 0, io: 9, busy }));
     expect(balanced(cells, (cell) => cell)).toBe(cells[1]);
     expect(balanced([], (cell) => cell)).toBeUndefined();
@@ -85,8 +85,12 @@ describe('cells', () => {
     expect(slotsOf(1, config)).toBe(24);
   });
 
-  it('cross arms, threads and budgets, with one reference a number of threads', () => {
-    const cells = cellsOf([armOf('stall'), armOf('overlap')], [1, 2], [shareBudget(15), memoryBudget(2e9)]);
+  it('cross variants, threads and budgets, with one reference a number of threads', () => {
+    const cells = cellsOf(
+      [variantOf('stall'), variantOf('overlap')],
+      [1, 2],
+      [shareBudget(15), memoryBudget(2e9)],
+    );
     expect(cells.map(({ name }) => name)).toEqual([
       '1 thread, resident',
       '15 %, 1 thread, stall',
@@ -110,7 +114,7 @@ describe('cells', () => {
   });
 });
 
-it('feeds every arm the same tokens, of the whole vocabulary', () => {
+it('feeds every variant the same tokens, of the whole vocabulary', () => {
   const ids = randomIds(1000, 300);
   expect(ids).toEqual(randomIds(1000, 300));
   expect(Math.min(...ids)).toBeGreaterThanOrEqual(0);
@@ -119,7 +123,7 @@ it('feeds every arm the same tokens, of the whole vocabulary', () => {
 });
 
 describe('memory groups', () => {
-  it('say what was used and whether it was too much', async () => {
+  it('report usage and whether the limit was exceeded', async () => {
     const root = await mkdtemp(join(directory, 'group-'));
     const group = (await MemoryGroup.create('a', 1000, root)) as MemoryGroup;
     expect(await readFile(join(group.folder, 'memory.limit_in_bytes'), 'utf8')).toBe('1000');
@@ -135,22 +139,22 @@ describe('memory groups', () => {
     expect(await readdir(root)).toEqual([]);
   });
 
-  it('are done without where there are none', async () => {
+  it('are optional', async () => {
     expect(await MemoryGroup.create('a', 1000, join(directory, 'nowhere'))).toContain('ENOENT');
   });
 });
 
 describe('a small model', () => {
-  it('gives the same logits in every arm, and figures of each', async () => {
+  it('gives the same logits in every variant, and figures of each', async () => {
     const cells = cellsOf(
-      [armOf('stall', IO), armOf('overlap', IO), armOf('predict', IO)],
+      [variantOf('stall', IO), variantOf('overlap', IO), variantOf('predict', IO)],
       [1],
       [shareBudget(50)],
     );
-    const report = await benchOverlap({ file: path, cells, runs: 2, io: IO, ...LENGTHS });
+    const report = await benchOverlap({ file: path, cells, runs: 1, io: IO, ...LENGTHS });
     const runs = report.rows.map((row) => row.runs.map(({ run }) => run!));
     expect(new Set(runs.flat().map(({ digest }) => digest)).size).toBe(1);
-    expect(report.diskLimits).toHaveLength(2);
+    expect(report.diskLimits).toHaveLength(1);
     for (const [own] of runs.slice(1)) {
       expect(own!.how.slots).toBe(12);
       // 4 tokens, 3 layers, 2 experts: each is found or read.
@@ -160,7 +164,7 @@ describe('a small model', () => {
     }
   });
 
-  it('climbs the ladder', async () => {
+  it('measures the ladder', async () => {
     const cells = cellsOf(ladder(IO), [2], [shareBudget(50)]);
     const report = await benchOverlap({ file: path, cells, runs: 1, io: IO, ...LENGTHS });
     const { metrics, tables } = ladderMeasured(report);
@@ -168,7 +172,7 @@ describe('a small model', () => {
     const scored = score({ ladder: { measured: { metrics } } });
     const { ours } = scored.find(({ row }) => row.needs[0] === 'ladder')!;
     expect(ours).toMatch(
-      /^each over the one before: overlap .* ×, transfer suite .* ×, prediction and cache .* ×$/,
+      /^each relative to the previous: overlap .* ×, transfer suite .* ×, prediction and cache .* ×$/,
     );
     expect(resultSchema.shape.tables.parse(tables)![0]!.rows.map(([name]) => name)).toEqual([
       'no overlap',
@@ -179,14 +183,15 @@ describe('a small model', () => {
   });
 
   it('is quick for the scorecard, which asks for its gain over stalling', async () => {
-    const { metrics, tables } = await overlap.quick!({ model: path, directory, threads: 2, quick: true });
+    const options = quickOptions({ model: path, threads: 2 });
+    const { metrics, tables } = overlapMeasured(await benchOverlap({ ...options, runs: 1 }));
     resultSchema.shape.metrics.parse(metrics);
     resultSchema.shape.tables.parse(tables);
     expect(metrics.filter(({ name }) => /overlap.*(by|over|times) stall/i.test(name))).toHaveLength(1);
     expect(metrics.map(({ name }) => name)).toContain('35 %, 2 threads, overlap: found in memory');
     const scored = score({ overlap: { measured: { metrics } } });
     const { ours } = scored.find(({ row }) => row.needs[0] === 'overlap')!;
-    expect(ours).toMatch(/^[\d.,]+ × over stalling$/);
+    expect(ours).toMatch(/^[\d.,]+ × relative to stalling$/);
   });
 
   it('refuses a model without experts', async () => {
@@ -200,9 +205,9 @@ describe('a small model', () => {
 describe('block sizes', () => {
   const row = (block: number, depth: number, speed: number): BlockRow => ({ block, depth, speeds: [speed] });
 
-  it('are chosen for the least under way that is nearly the fastest', () => {
+  it('are chosen for the fewest bytes in flight that are nearly the fastest', () => {
     const rows = [row(65_536, 1, 1), row(65_536, 16, 3.9), row(262_144, 4, 3.85), row(1_048_576, 4, 4)];
-    // 16 × 64 KiB and 4 × 256 KiB have a MiB under way; the smaller blocks win.
+    // 16 × 64 KiB and 4 × 256 KiB have 1 MiB in flight; the smaller blocks win.
     expect(chooseBlocks(rows)).toBe(rows[1]);
     expect(blocksMeasured(rows, { ...IO, block: 1_048_576, depth: 4 }).tables![0]!.title).toContain(
       'reach 100 %',

@@ -17,8 +17,8 @@ const run = (change: Partial<DecodeRun>): DecodeRun => ({
   backend: 'x',
   ...change,
 });
-const row = (subject: string, ...runs: DecodeRun[]) =>
-  ({ subject, backend: `of ${subject}`, threads: 2, runs }) as unknown as DecodeRow;
+const row = (engine: string, ...runs: DecodeRun[]) =>
+  ({ engine, backend: `of ${engine}`, threads: 2, runs }) as unknown as DecodeRow;
 const report = (...rows: DecodeRow[]) =>
   ({ model: 'olmoe', tokens: 32, prefill: 512, rows }) as unknown as DecodeReport;
 
@@ -54,8 +54,8 @@ describe('against llama.cpp', () => {
     const found = score({ peers: { measured } }).find(({ row: { claim } }) => claim.endsWith('olmoe'))!;
     expect(found).toMatchObject({
       status: 'proven',
-      ours: 'decode 1.75 × (1.00 × behind the context), prefill 2.50 ×',
-      why: 'the same weights, the same token at 75.0 % of positions; goal 1.5 × and 3 ×: missed',
+      ours: 'decode 1.75 × (1.00 × at context depth), prefill 2.50 ×',
+      why: 'same weights, same token at 75.0 % of positions; goal 1.5 × and 3 ×: missed',
     });
     expect(measured.tables![0]!.rows[0]).toEqual([
       'decode',
@@ -87,7 +87,7 @@ describe('against llama.cpp', () => {
   });
 });
 
-it('runs become metrics, and what a subject has not is left out', () => {
+it('runs become metrics, and missing figures are omitted', () => {
   const metrics = new Map(decodeMetrics(report(ours), 'm ').map((entry) => [entry.name, entry.runs]));
   expect(metrics.get('m cflow: decode')).toEqual([32, 16]);
   expect(metrics.get('m cflow: prefill')).toEqual([256, 256]);

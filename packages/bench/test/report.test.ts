@@ -149,7 +149,7 @@ describe('report', () => {
         expect(title).toContain(`${better} is better`);
   });
 
-  it('has subjects of one model next to one another, figure by figure', () => {
+  it('has rows of one model next to one another, figure by figure', () => {
     const names = ['m cflow: decode', 'm cflow: open', 'm llama.cpp: decode', 'm llama.cpp: open'];
     const result = resultWith(names.map((name) => metric(name, 's', 'lower', [1])));
     const rows = chartsOf([{ name: 'only', result }]).map(({ series }) =>

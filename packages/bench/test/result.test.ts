@@ -61,16 +61,16 @@ describe('a result file', () => {
       'metrics.0: median, min and max',
     ],
     ['no runs', { ...good, metrics: [{ ...first, runs: [] }] }, 'metrics.0.runs'],
-    ['two of one name', { ...good, metrics: [first, first] }, 'two metrics of one name'],
+    ['two of one name', { ...good, metrics: [first, first] }, 'two metrics have the same name'],
     ['a direction that is none', { ...good, metrics: [{ ...first, better: 'up' }] }, 'metrics.0.better'],
     ['a surplus field', { ...good, extra: 1 }, 'extra'],
     ['another version', { ...good, schema: 'cflow-bench/2' }, 'schema'],
     ['a date that is none', { ...good, date: 'yesterday' }, 'date'],
     ['no machine', { ...good, machine: { ...MACHINE, cpu: undefined } }, 'machine.cpu'],
     [
-      'a row of another width',
+      'a row has the wrong number of cells',
       { ...good, tables: [{ title: 't', columns: ['a', 'b'], rows: [[1]] }] },
-      'a row of another width',
+      'a row has the wrong number of cells',
     ],
   ];
   it.each(broken)('is refused for %s', async (_, content, message) => {
@@ -95,7 +95,7 @@ describe('a result file', () => {
 });
 
 describe('a saved result', () => {
-  it('names options once, files without their folders, and what is asked of the output not at all', async () => {
+  it('names options once, files without directories, and omits options of the output', async () => {
     const args = {
       _: [],
       $0: 'x',
@@ -105,7 +105,7 @@ describe('a saved result', () => {
       save: 'a',
       json: true,
     };
-    const result: BenchResult = await resultOf('decode', args, { metrics: [] });
+    const result: BenchResult = await resultOf('decode', args, { metrics: [] }, MACHINE);
     expect(result.options).toEqual({ model: 'm.cflow', scaleSearch: true });
     expect(resultSchema.parse(result)).toEqual(result);
   });

@@ -57,8 +57,8 @@ describe('a verdict', () => {
   });
 
   it.each([
-    [2, 'proven', '9.00 to 4.50 MiB a token, 2.00 ×'],
-    [1.9, 'refuted', '9.00 to 4.50 MiB a token, 1.90 ×'],
+    [2, 'proven', '9.00 to 4.50 MiB per token, 2.00 ×'],
+    [1.9, 'refuted', '9.00 to 4.50 MiB per token, 1.90 ×'],
   ])('on the critical path goes by the reduction of %d', (reduction, status, ours) => {
     const metrics = [
       one('arch2_4: naive', 9),
@@ -69,9 +69,9 @@ describe('a verdict', () => {
   });
 
   const tiles = (plain: number[], q8: number[]): EvidenceOf => {
-    const of = (arm: string, what: string, values: number[]) =>
+    const of = (kernel: string, what: string, values: number[]) =>
       values.map((value, shape) =>
-        one(`s${shape}, ${arm} at a time, caches: ${what}, row-major by tiled`, value),
+        one(`s${shape}, ${kernel} at a time, caches: ${what}, row-major by tiled`, value),
       );
     return {
       l1d: here(
@@ -93,7 +93,7 @@ describe('a verdict', () => {
     const [f32, eight] = ['2 ', '2b '].map((claim) => verdict(claim, evidence));
     expect([f32!.status, eight!.status]).toEqual([f32Status, q8Status]);
     expect(f32!.by).toContain('misses of the report’s kernel (f32, a row at a time)');
-    expect(eight!.by).toBe('misses, in every shape');
+    expect(eight!.by).toBe('misses, every shape');
   });
 
   it.each([
@@ -105,7 +105,7 @@ describe('a verdict', () => {
       one('15 %: overlap by stall', 1.2, 1.4),
       ...off.map((value, cell) => one(`${cell}: model off, reading from bandwidth`, value)),
     );
-    expect(verdict('What hiding gives', { overlap }).status).toBe(status);
+    expect(verdict('The gain of overlapping', { overlap }).status).toBe(status);
     expect(verdict('Delayed experts', { overlap }).status).toBe('proven');
   });
 
@@ -121,19 +121,19 @@ describe('a verdict', () => {
   });
 
   it('against llama.cpp is of the ratio of every round, and names goals and origin', () => {
-    const won = verdict('Head to head with llama.cpp: olmoe', peers([1.6, 1.5, 1.7], 3.1));
+    const won = verdict('Comparison with llama.cpp: olmoe', peers([1.6, 1.5, 1.7], 3.1));
     expect(won).toMatchObject({
       status: 'proven',
-      ours: 'decode 1.60 × (1.20 × behind the context), prefill 3.10 ×',
+      ours: 'decode 1.60 × (1.20 × at context depth), prefill 3.10 ×',
       from: 'committed 2026-01-02, Made-up 9000',
     });
     expect(won.by).toBe('decode, every round');
     expect(won.why).toContain('goal 1.5 × and 3 ×: reached');
-    const missed = verdict('Head to head with llama.cpp: olmoe', peers([1.6, 1.5, 1.7], 2.9));
+    const missed = verdict('Comparison with llama.cpp: olmoe', peers([1.6, 1.5, 1.7], 2.9));
     expect(missed.why).toContain('missed');
-    const both = verdict('Head to head with llama.cpp: olmoe', peers([0.9, 1.5, 1.7], 3.1));
+    const both = verdict('Comparison with llama.cpp: olmoe', peers([0.9, 1.5, 1.7], 3.1));
     expect(both.status).toBe('inconclusive');
-    expect(verdict('Head to head with llama.cpp: olmoe', peers([0.8, 0.9], 3.1)).status).toBe('refuted');
+    expect(verdict('Comparison with llama.cpp: olmoe', peers([0.8, 0.9], 3.1)).status).toBe('refuted');
   });
 
   it('is none where a figure is missing; what was tried says why', () => {
@@ -169,7 +169,7 @@ it('has the eight claims of the report, in order, and every source decides somet
   expect(new Set(ROWS.flatMap(({ needs }) => needs))).toEqual(new Set(SOURCE_NAMES));
 });
 
-it('the bundled model bears out what needs no clock', async () => {
+it('the bundled model proves what needs no timing', async () => {
   const output = join(dir, 'results');
   const args = ['--quick', '--only', 'critical-path', '--only', 'structure', '--results', dir];
   const { code, out } = await captured(main, ['scorecard', ...args, '--output', output, '--json']);
@@ -178,7 +178,7 @@ it('the bundled model bears out what needs no clock', async () => {
   expect(columns).toEqual(['claim', 'where', 'theirs', 'status', 'ours', 'decided by', 'from', 'why']);
   const status = new Map(rows.map(([claim, , , said]) => [claim!.slice(0, 2), said]));
   expect(['4 ', '5 ', '7 '].map((claim) => status.get(claim))).toEqual(['proven', 'proven', 'proven']);
-  expect(status.get('He')).toBe('not measured');
+  expect(status.get('Co')).toBe('not measured');
   expect((await readResult(join(output, 'structure.json'))).command).toBe('structure');
 });
 

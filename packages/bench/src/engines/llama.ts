@@ -14,7 +14,7 @@ import { CflowError } from '@cflow/format';
 export const PEER = 'node-llama-cpp';
 export const PEER_VERSION = '3.22.1';
 
-/** What is used of node-llama-cpp. */
+/** The part of the node-llama-cpp API used here. */
 interface Peer {
   getLlama(options: Record<string, unknown>): Promise<Llama>;
 }
@@ -38,7 +38,7 @@ export interface Sequence {
 }
 
 /**
- * The peer's module, from the packages of this project or of the current directory.
+ * Loads node-llama-cpp from the packages of this project or of the current directory.
  * @throws CflowError UNSUPPORTED with the command that installs it
  */
 export async function loadPeer(
@@ -54,7 +54,7 @@ export async function loadPeer(
   });
 }
 
-/** The entry of the peer; it is an ES module, which `resolve` of CommonJS only finds by its folders. */
+/** Entry of node-llama-cpp: an ES module, which `require.resolve` finds only by its folder. */
 function resolveFrom(start: string): string | undefined {
   const { resolve } = createRequire(join(start, 'x.js'));
   for (const folder of resolve.paths(PEER) ?? []) {
@@ -73,16 +73,16 @@ interface LlamaOptions {
   readonly contextSize: number;
 }
 
-/** A model with room for one sequence. */
+/** A model with a context of one sequence. */
 interface OpenedLlama {
   readonly openSeconds: number;
-  /** Release and features. */
+  /** Release and CPU features. */
   readonly backend: string;
   readonly model: LlamaModel;
   readonly sequence: Sequence;
 }
 
-/** Never builds and never downloads: a prebuilt backend that fits this CPU, or an error. */
+/** Loads a prebuilt backend for this CPU; never builds or downloads. */
 export async function withLlama<T>(
   { file, threads, contextSize }: LlamaOptions,
   work: (opened: OpenedLlama) => Promise<T>,
@@ -101,7 +101,7 @@ export async function withLlama<T>(
       const why = cause instanceof Error ? cause.message : String(cause);
       throw new CflowError('FORMAT_INVALID', `llama.cpp cannot read it: ${why}`, {
         file,
-        remedy: 'name a whole GGUF of a model that it knows',
+        remedy: 'name a complete GGUF of a supported architecture',
         cause,
       });
     });
@@ -126,7 +126,7 @@ export function vocabSizeOf({ fileInfo }: LlamaModel): number {
   return Number(metadata[architecture]?.vocab_size ?? 32_000);
 }
 
-/** `AVX2 = 1 | LLAMAFILE = 1 | …` as a list of what is there. */
+/** `AVX2 = 1 | LLAMAFILE = 1 | …` as a list of enabled features. */
 function features(systemInfo: string): string {
   return [...systemInfo.matchAll(/(\w+) = 1/g)].map(([, name]) => name).join(' ');
 }
@@ -142,9 +142,9 @@ export async function choices(
   return results.map((result) => result?.next.token ?? -1);
 }
 
-/** A position has a map of all logits, which is large where it is not looked at at once. */
+/** Each position has a map of all logits: consume it at once. */
 const SLICE = 64;
-/** Raw logits: "after applying the given options", so that there must be none. */
+/** Raw logits: node-llama-cpp applies sampling options first, so pass none. */
 const LOGITS = { generateNext: { logits: true, options: { temperature: 1, topK: 0, topP: 1, minP: 0 } } };
 
 /** Appends `ids`; `keep` gets the logits after each, by token. */
@@ -163,13 +163,13 @@ export async function logitsAfter(
   }
 }
 
-/** The buffer type that weights are repacked into: there is none. The name is that of the C++ function, mangled. */
+/** Overrides the function that selects the repacking buffer type, by its mangled C++ name; returns none. */
 const SOURCE = 'void *_Z35ggml_backend_cpu_repack_buffer_typev(void) { return 0; }\n';
 
 /**
- * A shared object to be loaded before llama.cpp's own. Repacked weights are anonymous memory, all of the model, which
- * is killed at a cap below its size; weights that are not repacked stay pages of the file.
- * @returns undefined where there is no C compiler
+ * Builds a shared object to preload before llama.cpp's own. Repacked weights are anonymous memory, so a cap below the
+ * model size kills the process; without repacking they stay in the page cache.
+ * @returns undefined without a C compiler
  */
 export async function noRepackLibrary(folder: string, compiler = 'cc'): Promise<string | undefined> {
   const source = join(folder, 'no-repack.c');

@@ -1,4 +1,4 @@
-/** cflow-convert as its users meet it: a process of its own, from a cold start, with different numbers of threads. */
+/** cflow-convert as users run it: a new process, by number of threads. */
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { readdir, rm, stat } from 'node:fs/promises';
@@ -21,27 +21,27 @@ export interface ConvertBenchOptions {
   readonly scaleSearch: boolean;
   readonly threads: readonly number[];
   readonly runs: number;
-  /** For the outputs, which are removed again. */
+  /** Directory for the outputs, which are removed. */
   readonly directory?: string | undefined;
 }
 
 export interface ConvertRow {
   readonly threads: number;
-  /** Of each run. */
+  /** Seconds of each run. */
   readonly seconds: readonly number[];
   readonly medianSeconds: number;
   readonly minSeconds: number;
   readonly maxSeconds: number;
-  /** Weights read, at the median. */
+  /** Weights read, median. */
   readonly megabytesPerSecond: number;
-  /** Largest of all runs. */
+  /** Maximum of all runs. */
   readonly maxRssBytes: number;
 }
 
 export interface ConvertReport {
   readonly inputBytes: number;
   readonly runs: number;
-  /** The same in every run, or the experiment fails. */
+  /** Of the output; the same in every run. */
   readonly sha256: string;
   readonly rows: readonly ConvertRow[];
 }
@@ -91,8 +91,8 @@ export const convert = experiment({
 });
 
 /**
- * Converts `source` with each number of threads, in turns.
- * @throws CflowError VERIFY_FAILED if two outputs differ, and as the conversion does
+ * Converts `source` with each number of threads, interleaved.
+ * @throws CflowError VERIFY_FAILED if two outputs differ, and errors of the conversion
  */
 export async function benchConvert(options: ConvertBenchOptions, run = new Run()): Promise<ConvertReport> {
   const { source, threads, runs } = options;
@@ -100,7 +100,7 @@ export async function benchConvert(options: ConvertBenchOptions, run = new Run()
   return temporaryFolder(options.directory ?? tmpdir(), 'bench', async (folder) => {
     let sha256: string | undefined;
     const results = await run.turns({
-      subjects: threads,
+      variants: threads,
       rounds: runs,
       name: threadsText,
       measure: async (count, round) => {
@@ -138,7 +138,7 @@ async function convertOnce(
   threads: number,
   output: string,
 ): Promise<Conversion> {
-  // Only the package's entry can be resolved; the command lies beside it.
+  // Only the package entry can be resolved; the command is in the same directory.
   const entry = pathToFileURL(createRequire(import.meta.url).resolve('@cflow/convert'));
   const args = [source, output, '--dtype', dtype, '--threads', String(threads), '--json'];
   if (!scaleSearch) args.push('--no-scale-search');

@@ -1,4 +1,4 @@
-/** Bytes on the critical path of every preset (report §4.5), beside the report's own figures. Computed, not timed. */
+/** Bytes on the critical path of every preset (report §4.5), with the report's figures. Computed, not timed. */
 import { type CriticalPath, criticalPath, DTYPE_NAMES, type Dtype, PRESETS } from '@cflow/format';
 import { experiment } from '../runner/experiment.js';
 import { type Measured, type Metric, metric, type Table } from '../runner/result.js';
@@ -53,12 +53,12 @@ function metricsOf({ preset, path: { nominal, disk } }: PathRow): Metric[] {
   ];
 }
 
-/** Two decimals, as the report has them. */
+/** Two decimals, as in the report. */
 const two = (value: number | undefined) => (value === undefined ? null : Math.round(value * 100) / 100);
 
 function tableOf(rows: readonly PathRow[]): Table {
   return {
-    title: 'Bytes a token on the critical path, MiB',
+    title: 'Bytes per token on the critical path, MiB',
     columns: [
       '',
       'naive',

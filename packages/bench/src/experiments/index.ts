@@ -27,7 +27,7 @@ const PUBLISHED: readonly Experiment[] = [
   structure,
 ];
 
-/** With those of finished research, which are in the repository alone. */
+/** Includes finished research, which exists only in the repository. */
 export async function experiments(): Promise<readonly Experiment[]> {
   const research = new URL('../research/', import.meta.url);
   if (!existsSync(fileURLToPath(research))) return PUBLISHED;

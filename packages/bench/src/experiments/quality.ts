@@ -1,4 +1,4 @@
-/** What quantization costs a model: perplexity on a text, and divergence from f32, for each dtype. */
+/** Cost of quantization: perplexity and KL divergence from f32, for each dtype. */
 import { stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -15,11 +15,11 @@ import { argmax, klDivergence } from '../runner/statistics.js';
 export interface QualityOptions {
   /** Checkpoint with a tokenizer. */
   readonly source: string;
-  /** File of texts that `<|endoftext|>` separates; each is scored from an empty context, up to the model's length. */
+  /** Text file; `<|endoftext|>` separates documents. Each is scored from an empty context, up to the context length. */
   readonly texts: string;
-  /** How many texts, from the first; absent = all. */
+  /** Number of documents, from the first; absent: all. */
   readonly stories?: number;
-  /** `f32` shows the cost of the weights alone, `q8` with that of the activations which decoding them goes with. */
+  /** `f32`: cost of the weights alone. `q8`: includes quantized activations. */
   readonly arithmetic: NativeEngineOptions['arithmetic'];
   readonly threads?: number;
 }
@@ -30,9 +30,9 @@ export interface QualityRow {
   /** Mean over the predicted tokens. */
   readonly nats: number;
   readonly perplexity: number;
-  /** Perplexity over that of the first row, less one. */
+  /** Perplexity relative to the first row, minus 1. */
   readonly cost: number;
-  /** From the first row; 0 and 1 there. */
+  /** Relative to the first row; 0 and 1 there. */
   readonly divergence: Divergence;
 }
 
@@ -44,7 +44,7 @@ export interface QualityReport {
   readonly rows: readonly QualityRow[];
 }
 
-/** By name; the first is what the others are compared with. */
+/** By name; the first is the baseline. */
 const WEIGHTS: Readonly<Record<string, { readonly dtype: Dtype; readonly scaleSearch?: boolean }>> = {
   f32: { dtype: 'f32' },
   q8_0: { dtype: 'q8_0' },
@@ -128,13 +128,13 @@ async function score(exact: Model, file: string, texts: string, options: Quality
 }
 
 export interface Divergence {
-  /** Mean over the positions of KL(exact ‖ model), nats. */
+  /** Mean KL(exact ‖ model) over positions, nats. */
   readonly kl: number;
-  /** Share of the positions at which both find the same token most likely. */
+  /** Share of positions where both have the same most likely token. */
   readonly sameToken: number;
 }
 
-/** Over every position of every text. @param texts token ids, at least one text with a token */
+/** Over every position of every document. @param texts token ids, at least one in total */
 export async function divergence(
   exact: Model,
   model: Model,
@@ -186,7 +186,7 @@ function describeQuality({ model, arithmetic, stories, predictedTokens, rows }: 
   const names = ['weights', ...rows.map(({ weights }) => weights)];
   const width = Math.max(...names.map((name) => name.length));
   return [
-    `${model}: ${predictedTokens.toLocaleString('en')} tokens of ${stories} texts, ${arithmetic} arithmetic`,
+    `${model}: ${predictedTokens.toLocaleString('en')} tokens of ${stories} documents, ${arithmetic} arithmetic`,
     ...names.map((name, i) => `${name.padEnd(width)}  ${numbers[i]}`),
   ].join('\n');
 }

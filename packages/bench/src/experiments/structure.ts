@@ -1,4 +1,4 @@
-/** What the layout of a file promises (report §5.3, §5.6, §5.7): read from the file, not timed. */
+/** Properties of the file layout (report §5.3, §5.6, §5.7), read from the file, not timed. */
 import {
   buildPlan,
   criticalPath,
@@ -16,7 +16,7 @@ import { type Measured, type Metric, metric } from '../runner/result.js';
 export const structure = experiment({
   name: 'structure',
   positional: '<model>',
-  describe: 'what the layout of a file promises: experts read, fused matrices, order',
+  describe: 'properties of the file layout: experts read, fused matrices, order',
   options: (y) => y.positional('model', SHARED.model),
   timed: false,
   measure: ({ model }) => fileStructure(model),
@@ -38,7 +38,7 @@ export function structureOf(file: ModelFile): Metric[] {
   ];
 }
 
-/** Bytes of all experts over those of the experts that a token chooses; absent without experts. */
+/** Bytes of all experts relative to those selected per token; empty without experts. */
 function expertShare({ config, dtype, streams }: ModelFile): Metric[] {
   let stored = 0;
   let read = 0;
@@ -58,7 +58,7 @@ function expertShare({ config, dtype, streams }: ModelFile): Metric[] {
   ];
 }
 
-/** Matrices that one pass over an activation serves, their stripes interleaved: the most of any part of such streams. */
+/** Maximum number of matrices with interleaved stripes, multiplied in one pass over an activation. */
 function fused({ streams }: ModelFile, kind: StreamKind): Metric[] {
   const parts = [...streams.values()]
     .filter(({ stream }) => stream.kind === kind)
@@ -68,7 +68,7 @@ function fused({ streams }: ModelFile, kind: StreamKind): Metric[] {
   return most ? [metric(`matrices in one pass: ${kind}`, '', 'higher', [most])] : [];
 }
 
-/** Share of the steps from one stream that a token asks for to the next that go forward in the file. */
+/** Share of transitions between the streams of a token, in plan order, that go forward in the file. */
 function inOrder({ config, streams }: ModelFile): number {
   const offsets = firstAsked(buildPlan(config, { transfers: 'none' })).map(
     (name) => streams.get(name)!.offset,

@@ -1,4 +1,4 @@
-/** Charts of results as SVG, drawn without a browser: a bar for each median, a whisker from minimum to maximum. */
+/** SVG charts of results, without a browser: a bar for each median, a whisker from minimum to maximum. */
 
 import { BarChart, CustomChart } from 'echarts/charts';
 import { GridComponent, LegendComponent, TitleComponent } from 'echarts/components';
@@ -12,23 +12,23 @@ echarts.use([BarChart, CustomChart, GridComponent, LegendComponent, TitleCompone
 export interface ChartData {
   readonly title: string;
   readonly unit: string;
-  /** One series for each result, by the name that tells it apart; metrics by the name of their row. */
+  /** One series per result, by distinct name; metrics by row name. */
   readonly series: readonly { readonly name: string; readonly metrics: readonly Metric[] }[];
-  /** Of a part of a chart: the extremes of all parts, which share a scale. */
+  /** For a split chart: extremes of all parts, which share a scale. */
   readonly whole?: Range;
 }
 
-/** Okabe and Ito's colours, which most people who see colours differently tell apart. */
+/** Okabe and Ito's palette, safe for most colour-blind readers. */
 const COLORS = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#d55e00'];
 const WIDTH = 900;
 /** Height of a bar with the space around it. */
 const SLOT = 22;
 const AROUND = 110;
-/** Least and most room for names. */
+/** Minimum and maximum width of names. */
 const LABEL = { least: 120, most: 420, font: 11 };
 const FONT = 'system-ui, Arial, DejaVu Sans, sans-serif';
 
-/** Nobody knows here what font a reader has: as wide as a letter of the widest usual one is on average. */
+/** The reader's font is unknown: average letter width of the widest common font. */
 const LETTER = 0.62;
 echarts.setPlatformAPI({
   measureText: (text: string, font?: string) => {
@@ -37,14 +37,14 @@ echarts.setPlatformAPI({
   },
 });
 
-/** A slot of the vertical axis: the bar of one series, or the space between two names (`series` -1). */
+/** A row of the vertical axis: the bar of one series, or the space between two names (`series` -1). */
 interface Slot {
   readonly label: string;
   readonly series: number;
   readonly metric?: Metric;
 }
 
-/** The library keeps widths of texts in an object, by text: this one would write into every object there is. */
+/** The library caches text widths in a plain object: this key would write to Object.prototype. */
 const harmless = (text: string) => text.replaceAll('__proto__', '__ proto__');
 
 function harmlessData(data: ChartData): ChartData {
@@ -59,7 +59,7 @@ function harmlessData(data: ChartData): ChartData {
   };
 }
 
-/** The SVG of a chart, complete in itself. */
+/** A self-contained SVG of a chart. */
 export function chartSvg(given: ChartData): string {
   const data = harmlessData(given);
   const slots = slotsOf(data.series);
@@ -73,7 +73,7 @@ export function chartSvg(given: ChartData): string {
   }
 }
 
-/** Bars from top to bottom, those of one name together, the name at the first; what a series lacks takes no place. */
+/** Bars from top to bottom, grouped by name, with the name at the first; missing metrics take no space. */
 function slotsOf(series: ChartData['series']): Slot[] {
   const names = [...new Set(series.flatMap(({ metrics }) => metrics.map(({ name }) => name)))];
   const groups = names.map((name) =>
@@ -117,14 +117,14 @@ function bars(name: string, slots: readonly Slot[], index: number) {
     type: 'bar',
     name,
     itemStyle: { color: COLORS[index % COLORS.length] },
-    // Series share the slots: each has a bar in its own alone.
+    // Each series has bars only in its own rows.
     barGap: '-100%',
     barCategoryGap: '18%',
     data: slots.map(({ series, metric }) => (series === index && metric ? metric.median : null)),
   };
 }
 
-/** What the renderer of a custom series is told and asked. */
+/** Renderer API of a custom series. */
 interface Drawing {
   value(dimension: number): number;
   coord(point: [number, number]): [number, number];
@@ -158,7 +158,7 @@ function whiskers(name: string, slots: readonly Slot[], index: number) {
 
 export type Range = Pick<Metric, 'min' | 'max'>;
 
-/** Largest over smallest figure beyond which a linear axis hides the smallest. */
+/** Ratio of largest to smallest above which the axis is logarithmic. */
 const WIDE = 50;
 
 export function rangeOf(metrics: readonly Range[]): Range {
@@ -169,11 +169,11 @@ export function rangeOf(metrics: readonly Range[]): Range {
 }
 
 /**
- * From 0; logarithmic from a power of ten where a chart would otherwise show its largest figure alone.
- * @param fixed also to a round end, where more than one chart has it
+ * Linear from 0; logarithmic from a power of ten if only the largest figure would be visible.
+ * @param fixed also round the upper end, for charts that share a scale
  */
 export function scaleOf({ min, max }: Range, fixed = false) {
-  // Below the least, so that its bar is seen.
+  // Below the minimum, so that its bar is visible.
   const floor = 10 ** (Math.ceil(Math.log10(min)) - 1);
   if (min > 0 && max / min > WIDE) {
     return {
@@ -186,7 +186,7 @@ export function scaleOf({ min, max }: Range, fixed = false) {
   return { type: 'value', ...(fixed && { min: 0 - roundUp(-min), max: roundUp(max) }) };
 }
 
-/** To one digit that counts; nothing below 0. */
+/** One significant digit; at least 0. */
 function roundUp(value: number): number {
   if (value <= 0) return 0;
   const step = 10 ** Math.floor(Math.log10(value));

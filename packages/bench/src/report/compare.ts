@@ -1,4 +1,4 @@
-/** Two results of one command, metric by metric. */
+/** Compares two results of one command, metric by metric. */
 import { CflowError } from '@cflow/format';
 import type { Argv, CommandModule } from 'yargs';
 import { type Builder, print, table } from '../runner/options.js';
@@ -10,28 +10,28 @@ export interface MetricChange {
   readonly unit: string;
   readonly before: number;
   readonly after: number;
-  /** Median after over median before, less one; towards better is positive, whichever direction that is. */
+  /** Relative change of the median; positive is better. */
   readonly gain: number;
   /** Worse by more than the threshold. */
   readonly worse: boolean;
-  /** Whether the runs of one reach into those of the other: then it may be noise. */
+  /** Whether the ranges of the runs overlap: then it may be noise. */
   readonly overlap: boolean;
 }
 
 export interface Comparison {
   readonly threshold: number;
   readonly changes: readonly MetricChange[];
-  /** Metrics that one of the two has alone. */
+  /** Metrics that only one of the two has. */
   readonly missing: readonly string[];
   readonly added: readonly string[];
-  /** What else differs, so that the figures may not be comparable: machine, options. */
+  /** Other differences that may make the figures incomparable: machine, options. */
   readonly differences: readonly string[];
   /** Whether any metric is worse by more than the threshold. */
   readonly worse: boolean;
 }
 
 /**
- * @param threshold part of the median, e.g. 0.05
+ * @param threshold relative to the median, e.g. 0.05
  * @throws CflowError USAGE if the two share no metric
  */
 export function compareResults(before: BenchResult, after: BenchResult, threshold: number): Comparison {
@@ -70,7 +70,7 @@ function changeOf(before: Metric, after: Metric, threshold: number): MetricChang
   };
 }
 
-/** From nothing to something is no finite share; it counts as all there is. */
+/** A change from 0 counts as 100 %. */
 function relative(after: number, before: number): number {
   if (after === before) return 0;
   return before === 0 ? Math.sign(after) * Number.POSITIVE_INFINITY : (after - before) / Math.abs(before);
@@ -91,7 +91,7 @@ function differencesOf(before: BenchResult, after: BenchResult): string[] {
     .map((key) => `${key}: ${a[key]} before, ${b[key]} after`);
 }
 
-/** Exit code where something is worse; not an error, so not among the codes of errors. */
+/** Exit code if a median is worse; not an error code. */
 export const WORSE = 1;
 
 function options(y: Builder) {
@@ -109,7 +109,7 @@ type CompareArgs = ReturnType<typeof options> extends Argv<infer Given> ? Given 
 /** @param onWorse called where a median is worse by more than the threshold */
 export const compare = (onWorse: () => void): CommandModule<object, CompareArgs> => ({
   command: 'compare <before> <after>',
-  describe: 'two results, metric by metric',
+  describe: 'compare two results, metric by metric',
   builder: options,
   async handler(args) {
     const threshold = parseThreshold(args.threshold);
@@ -145,6 +145,6 @@ function describe({ changes, missing, added, differences, threshold, worse }: Co
     ...table([['', 'before', 'after', 'better by', ''], ...rows]).map((line) => line.trimEnd()),
     ...missing.map((name) => `only before: ${name}`),
     ...added.map((name) => `only after: ${name}`),
-    worse ? `worse by more than ${limit}` : `nothing is worse by more than ${limit}`,
+    worse ? `a median is worse by more than ${limit}` : `no median is worse by more than ${limit}`,
   ].join('\n');
 }

@@ -6,10 +6,10 @@ import { medians, rangeText, reasons, SOURCE_NAMES, type SourceName } from '../s
 import { score } from '../scorecard/score.js';
 import { cellText, commandText, machineRows, significant, spreadText } from './text.js';
 
-/** By the name of the file. */
+/** Results by file name. */
 export type NamedResults = Readonly<Record<string, BenchResult>>;
 
-/** Parts by name; the page has a place for each. */
+/** Generated sections by name. */
 export function benchmarkSections(results: NamedResults): Record<string, string> {
   const sourced = new Set<string>(SOURCE_NAMES);
   const known: readonly string[] = SOURCE_NAMES.filter((name) => results[name]);
@@ -33,7 +33,7 @@ function scorecardPart(results: NamedResults): string {
   return markdownTable(['claim', 'theirs', 'here', 'our figure'], rows);
 }
 
-/** Speed beside llama.cpp on the same weights, for the README; from the result of `peers`. */
+/** Speed against llama.cpp on the same weights, for the README; from the result of `peers`. */
 export function speedTable({ peers }: NamedResults): string {
   const known = new Map(peers?.metrics.map((metric) => [metric.name, metric]));
   const cells = (model: string, figure: string) =>
@@ -53,7 +53,7 @@ export function speedTable({ peers }: NamedResults): string {
   return markdownTable(columns, rows);
 }
 
-/** What reading experts from disk gains: ranges over the budgets of each result, medians of the runs. */
+/** Figures of reading experts from disk: range of medians over the budgets of each result. */
 function diskTable(results: NamedResults): string {
   const range = (name: string, pattern: RegExp, unit: string) => {
     const found = results[name]?.metrics.filter((metric) => pattern.test(metric.name)) ?? [];
@@ -97,7 +97,7 @@ function resultPart(name: string, result: BenchResult): string {
   ].join('\n\n');
 }
 
-/** Whether its tables say what the metrics say, which then need no list: those with fewer cells only describe. */
+/** Whether the tables cover the metrics, which then need no list; tables with fewer cells only describe. */
 function showMetrics({ metrics, tables = [] }: BenchResult): boolean {
   const cells = tables.flatMap(({ rows }) => rows.flatMap(([, ...rest]) => rest));
   return cells.filter((cell) => cell !== null).length >= metrics.length;
@@ -117,7 +117,7 @@ function tablePart({ title, columns, rows }: Table): string {
   )}`;
 }
 
-/** First column to the left; bars and line ends in cells made harmless. */
+/** First column left-aligned; escapes pipes and line breaks in cells. */
 function markdownTable(columns: readonly string[], rows: readonly (readonly string[])[]): string {
   const line = (cells: readonly string[]) =>
     `| ${cells.map((cell) => cell.replace(/\|/g, '\\|').replace(/\s+/g, ' ')).join(' | ')} |`;

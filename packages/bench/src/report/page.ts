@@ -1,4 +1,4 @@
-/** Results as one HTML page that needs nothing else: no script, no font, no request. */
+/** Results as one self-contained HTML page: no script, no font, no request. */
 import type { BenchResult, Metric, Table } from '../runner/result.js';
 import { type ChartData, chartSvg, rangeOf } from './charts.js';
 import { cellText, commandText, machineRows, significant } from './text.js';
@@ -21,7 +21,7 @@ export function reportHtml(results: readonly NamedResult[]): string {
     `<title>cflow-bench: ${escapeHtml(results.map(({ name }) => name).join(', '))}</title>`,
     `<style>${STYLE}</style></head><body>`,
     '<h1>cflow-bench</h1>',
-    '<p class="note">Bars are medians, whiskers minimum and maximum. Figures belong to a machine and a moment.</p>',
+    '<p class="note">Bars are medians, whiskers minimum and maximum. Figures hold for one machine and one moment.</p>',
     ...contents(results, charts),
     ...charts.map((chart) => `<figure id="chart-${chart.key}">${chartSvg(chart)}</figure>`),
     ...results.flatMap(section),
@@ -87,18 +87,18 @@ export function escapeHtml(text: string): string {
 }
 
 export interface NamedResult {
-  /** Of its file, without folder and extension. */
+  /** File name without directory and extension. */
   readonly name: string;
   readonly result: BenchResult;
 }
 
 export interface KeyedChart extends ChartData {
-  /** Unique among the charts of a report, and fit for a file name. */
+  /** Unique in the report, and valid as a file name. */
   readonly key: string;
   readonly command: string;
 }
 
-/** A metric on its way into a chart: `cflow: decode` is the row `cflow` of the figure `decode`. */
+/** A metric of a chart: `cflow: decode` is the row `cflow` of the figure `decode`. */
 interface Placed {
   readonly command: string;
   readonly series: string;
@@ -107,12 +107,12 @@ interface Placed {
   readonly metric: Metric;
 }
 
-/** Bars and spaces that a chart has at most: more are hard to read, and pictures grow beyond a screen. */
+/** Maximum bars and spaces of a chart: more do not fit on a screen. */
 const MOST = 48;
 
 /**
- * One chart for each command, figure, unit and direction, so that its title is true of every bar; figures of one row
- * stand together by unit and direction. Results of one command stand side by side, and long charts come in parts.
+ * One chart for each command, figure, unit and direction, so that its title applies to every bar. Figures of one row
+ * share a chart by unit and direction. Results of one command are side by side; long charts are split.
  */
 export function chartsOf(results: readonly NamedResult[]): KeyedChart[] {
   const charts = groupBy(gathered(results.flatMap(placed)), ({ command, figure, metric: { unit, better } }) =>
@@ -140,7 +140,7 @@ function placed({ name: series, result: { command, metrics } }: NamedResult): Pl
   });
 }
 
-/** A figure of one row alone joins the others of its command: under the whole name, without a figure. */
+/** A figure with a single row joins the others of its command, under its full name. */
 function gathered(all: readonly Placed[]): Placed[] {
   const kin = ({ command, figure, metric }: Placed) =>
     JSON.stringify([command, figure, metric.unit, metric.better]);
@@ -152,7 +152,7 @@ function gathered(all: readonly Placed[]): Placed[] {
   );
 }
 
-/** Parts of about one size. Rows whose names begin alike stay together where they fit. */
+/** Splits into parts of similar size. Rows with a common prefix stay together if they fit. */
 function partsOf(group: readonly Placed[]): Placed[][] {
   const space = new Set(group.map(({ series }) => series)).size > 1 ? 1 : 0;
   const sizeOf = (rows: readonly Placed[][]) => rows.reduce((sum, bars) => sum + bars.length + space, 0);
@@ -189,7 +189,7 @@ function chartOf(bars: readonly Placed[], names: Iterable<string>, part: readonl
   };
 }
 
-/** In the order of their first. */
+/** Groups, in order of first occurrence. */
 function groupBy<T>(all: readonly T[], keyOf: (one: T) => string): T[][] {
   const groups = new Map<string, T[]>();
   for (const one of all) {
@@ -201,10 +201,10 @@ function groupBy<T>(all: readonly T[], keyOf: (one: T) => string): T[][] {
   return [...groups.values()];
 }
 
-/** Of 255 bytes that file systems have, with an ending and what tells doubles apart. */
+/** File systems allow 255 bytes; leaves room for extension and counter. */
 const MOST_NAME = 200;
 
-/** Units as words, and nothing else that a file name had better not have. */
+/** Spells out units and removes characters unsafe in file names. */
 function fileName(key: string): string {
   const words = key.replace('×', 'times').replace('%', 'percent');
   const name = words.replace(/[^A-Za-z0-9]+/g, '-').replace(/^-|-$/g, '');

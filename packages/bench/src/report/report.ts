@@ -20,7 +20,7 @@ type ReportArgs = ReturnType<typeof options> extends Argv<infer Given> ? Given :
 
 export const report: CommandModule<object, ReportArgs> = {
   command: 'report <files..>',
-  describe: 'results as a page with charts',
+  describe: 'write results as an HTML page with charts',
   builder: options,
   handler: run,
 };
@@ -57,7 +57,7 @@ async function run(args: ArgumentsCamelCase<ReportArgs>): Promise<void> {
   await print(args, { written }, () => written.join('\n'));
 }
 
-/** A hundred charts, more than anybody reads; pictures of them take ten seconds. */
+/** Limit of charts; a hundred PNGs take ten seconds. */
 const MOST_METRICS = 5000;
 
 function requireFew(results: readonly NamedResult[]): void {
@@ -75,17 +75,17 @@ async function named(file: string): Promise<NamedResult> {
   return { name: basename(file, extname(file)), result: await readResult(file) };
 }
 
-/** Pixels of a unit of the SVG: charts are read on dense screens. */
+/** Pixels per SVG unit, for high-density screens. */
 const ZOOM = 2;
 
 /**
- * A PNG of an SVG. Texts need a font of the system.
- * @throws CflowError UNSUPPORTED where the library has no binary for the platform
+ * Renders an SVG as PNG. Needs a system font.
+ * @throws CflowError UNSUPPORTED if the library has no binary for the platform
  */
 export async function svgToPng(svg: string): Promise<Uint8Array> {
-  // A binary, loaded for this alone.
+  // A native module; loaded only for PNG.
   const { Resvg } = await import('@resvg/resvg-js').catch((cause: unknown) => {
-    throw new CflowError('UNSUPPORTED', 'pictures cannot be drawn on this platform', {
+    throw new CflowError('UNSUPPORTED', 'PNG output is not supported on this platform', {
       field: '--png',
       remedy: 'use --svg',
       cause,

@@ -1,9 +1,9 @@
 import { table } from '../runner/options.js';
 import type { BenchResult, Machine, Measured, Metric, Table } from '../runner/result.js';
 
-/** How figures and machines are written, on pages and terminals alike. */
+/** Formats figures and machines, for pages and terminals. */
 
-/** Three or four digits that count; thousands grouped. */
+/** Three or four significant digits; thousands grouped. */
 export function significant(value: number): string {
   if (value === 0 || !Number.isFinite(value)) return String(value);
   const digits = 2 - Math.floor(Math.log10(Math.abs(value)));
@@ -14,25 +14,25 @@ export function significant(value: number): string {
   });
 }
 
-/** A cell of a table: whole numbers whole, others by `significant`. */
+/** A table cell: integers as they are, others by `significant`. */
 export function cellText(cell: string | number | null): string {
   if (typeof cell !== 'number') return cell ?? '';
   return Number.isInteger(cell) ? cell.toLocaleString('en-US') : significant(cell);
 }
 
-/** `60.6 (52.8–66.9)`; the median alone where all runs agree. */
+/** `60.6 (52.8–66.9)`; the median alone if all runs agree. */
 export function spreadText({ median, min, max }: Pick<Metric, 'median' | 'min' | 'max'>): string {
   const middle = significant(median);
   return min === max ? middle : `${middle} (${significant(min)}–${significant(max)})`;
 }
 
-/** The command that gives a result. What the scorecard measured for itself has none of its own. */
+/** The command that reproduces a result. Sources that only the scorecard measures have no command of their own. */
 export function commandText({ command, options }: Pick<BenchResult, 'command' | 'options'>): string {
   if (command === 'scorecard' || !('quick' in options)) return `cflow-bench ${command}`;
   return `cflow-bench scorecard --only ${command}${options.quick ? ' --quick' : ''}`;
 }
 
-/** What a command prints: its metrics, then its tables. */
+/** Terminal output of a command: metrics, then tables. */
 export function measuredText({ metrics, tables = [] }: Measured): string {
   const rows = metrics.map((metric) => [metric.name, spreadText(metric), metric.unit]);
   const figures = rows.length ? [leftFirst(rows).join('\n')] : [];

@@ -1,4 +1,4 @@
-/** Finished research: its results are committed, its code stays in the repository to repeat it, and is not published. */
+/** Finished research, not published: the results are committed, the code can reproduce them. */
 import type { Experiment } from '../runner/experiment.js';
 import { l1d } from './l1d/l1d.js';
 import { residual } from './residual/residual.js';

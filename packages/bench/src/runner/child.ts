@@ -1,24 +1,24 @@
-/** Measurements in processes of their own: a fresh process has no warm cache and gives its memory back. */
+/** Measurements in child processes: a fresh process has no warm caches and frees its memory. */
 import { writeSync } from 'node:fs';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import { asCflowError, CflowError, ERROR_CODES, ERRORS, type ErrorCode, errorLine } from '@cflow/format';
 import { follow, spawnHeld, throwIfInterrupted } from './resources.js';
 
-/** Tests run from src/, where the script exists only compiled. */
+/** Tests run from src/, but the script is compiled to dist/. */
 const SCRIPT = fileURLToPath(
   new URL('../child.js', import.meta.url.replace('/src/runner/', '/dist/runner/')),
 );
 
 export interface ChildOptions {
   readonly environment?: Readonly<Record<string, string>> | undefined;
-  /** Folder of a memory cgroup: the job runs in a process that was in it from its first byte. */
+  /** Directory of a memory cgroup: the process of the job starts inside it. */
   readonly group?: string | undefined;
 }
 
 /**
  * Runs a job of `child.ts` in a new process; resolves to its answer, a JSON document.
- * @throws CflowError with the code of the child's exit code and its last line as message
+ * @throws CflowError with the error code of the child's exit code and the last line of stderr as message
  */
 export async function runChild<T>(
   name: string,

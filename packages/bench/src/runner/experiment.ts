@@ -1,6 +1,6 @@
 /**
- * What an experiment is, and the one way in which all of them run: options, busy warning, progress, turns, result file
- * and output are the runner's; an experiment says what it measures.
+ * The experiment interface and its runner. The runner owns options, the warning of a busy machine, progress,
+ * interleaving, result file and output; an experiment defines what it measures.
  */
 import { loadavg } from 'node:os';
 import { writeMessage } from '@cflow/format/node';
@@ -12,31 +12,31 @@ import { describeMachine } from './machine.js';
 import { type Builder, print, SHARED } from './options.js';
 import { progress } from './progress.js';
 import { throwIfInterrupted } from './resources.js';
-import { type BenchResult, type Measured, RESULT_SCHEMA, writeResult } from './result.js';
+import { type BenchResult, type Machine, type Measured, RESULT_SCHEMA, writeResult } from './result.js';
 
-/** One experiment. `Report` is what it measures, `Args` its options without those of every experiment. */
+/** One experiment. `Report`: what it measures. `Args`: its own options, without the shared ones. */
 interface Definition<Args, Report> {
   readonly name: string;
   /** Positional arguments as yargs writes them, e.g. `<model>`. */
   readonly positional?: string;
   readonly describe: string;
   readonly options: (y: Builder) => Argv<Args>;
-  /** Whether it measures time, which other work on the machine falsifies. */
+  /** Whether it measures time: then a busy machine gives a warning. */
   readonly timed: boolean;
   readonly measure: (args: ArgumentsCamelCase<Args>, run: Run) => Promise<Report>;
-  /** For the scorecard: the same on a small model, in seconds. */
+  /** For the scorecard: a short measurement of a small model. */
   readonly quick?: (context: QuickContext, run: Run) => Promise<Report>;
-  /** The report as metrics and tables, for result files, charts and, unless told otherwise, the terminal. */
+  /** The report as metrics and tables, for result files, charts and the terminal. */
   readonly results: (report: Report) => Measured;
   /** Metrics that the terminal shows above the tables; none by default. */
   readonly shown?: RegExp;
-  /** What the terminal shows in place of metrics and tables. */
+  /** Replaces metrics and tables on the terminal. */
   readonly text?: (report: Report) => string;
-  /** What `--json` prints in place of metrics and tables. */
+  /** Replaces metrics and tables in `--json`. */
   readonly json?: (report: Report) => unknown;
 }
 
-/** What the scorecard gives an experiment. */
+/** Inputs of a quick run. */
 export interface QuickContext {
   /** A .cflow or .vflow file. */
   readonly model: string;
@@ -44,7 +44,7 @@ export interface QuickContext {
   readonly directory: string;
   /** Compute threads. */
   readonly threads: number;
-  /** Whether it must end within seconds. */
+  /** Whether it must finish in seconds. */
   readonly quick: boolean;
 }
 
@@ -54,14 +54,14 @@ export interface Experiment {
   readonly quick: ((context: QuickContext, run?: Run) => Promise<Measured>) | undefined;
 }
 
-interface Turns<Subject, Result> {
-  readonly subjects: readonly Subject[];
+interface Turns<Variant, Result> {
+  readonly variants: readonly Variant[];
   readonly rounds: number;
   /** For the progress line. */
-  readonly name: (subject: Subject) => string;
-  readonly measure: (subject: Subject, round: number) => Promise<Result>;
-  /** Rounds of one subject, where they are fewer. */
-  readonly roundsOf?: (subject: Subject) => number;
+  readonly name: (variant: Variant) => string;
+  readonly measure: (variant: Variant, round: number) => Promise<Result>;
+  /** Rounds of one variant, if fewer. */
+  readonly roundsOf?: (variant: Variant) => number;
   /** Before each round, e.g. the speed of the machine at that time. */
   readonly before?: (round: number) => Promise<void>;
 }
@@ -81,20 +81,20 @@ export class Run {
   }
 
   /**
-   * Interleaves: every subject is measured once in each round, so that a slow minute of the machine meets all of them.
-   * @returns the results of each subject, by round
-   * @throws CflowError INTERRUPTED; else as `measure` does
+   * Interleaves: measures every variant once per round, so that a slow minute of the machine affects all of them.
+   * @returns the results of each variant, by round
+   * @throws CflowError INTERRUPTED, and errors of `measure`
    */
-  async turns<Subject, Result>(turns: Turns<Subject, Result>): Promise<Result[][]> {
-    const { subjects, rounds, roundsOf = () => rounds } = turns;
-    const results = subjects.map((): Result[] => []);
+  async turns<Variant, Result>(turns: Turns<Variant, Result>): Promise<Result[][]> {
+    const { variants, rounds, roundsOf = () => rounds } = turns;
+    const results = variants.map((): Result[] => []);
     for (let round = 0; round < rounds; round++) {
       await turns.before?.(round);
-      for (const [i, subject] of subjects.entries()) {
-        if (round >= roundsOf(subject)) continue;
+      for (const [i, variant] of variants.entries()) {
+        if (round >= roundsOf(variant)) continue;
         throwIfInterrupted();
-        this.step(`round ${round + 1} of ${roundsOf(subject)}: ${turns.name(subject)}`);
-        results[i]!.push(await turns.measure(subject, round));
+        this.step(`round ${round + 1} of ${roundsOf(variant)}: ${turns.name(variant)}`);
+        results[i]!.push(await turns.measure(variant, round));
       }
     }
     return results;
@@ -138,8 +138,8 @@ function textOf<Report>(
 }
 
 /**
- * Warns on a terminal that other work falsifies times; result files hold the load in any case.
- * @param load average of the last minute, which also holds what an earlier measurement has left of it
+ * Warns on a terminal that the machine is busy; result files always record the load.
+ * @param load average of the last minute; includes the load of an earlier measurement
  */
 export async function warnIfBusy(load = loadavg()[0]!, terminal = process.stderr.isTTY): Promise<void> {
   const { threads } = await threadBudget();
@@ -149,14 +149,15 @@ export async function warnIfBusy(load = loadavg()[0]!, terminal = process.stderr
   );
 }
 
-/** Arguments that say nothing of the measurement. */
+/** Arguments that do not affect the measurement. */
 const NOT_OPTIONS = new Set(['_', '$0', 'json', 'save', 'quiet']);
 
-/** The result as a file holds it, with this machine measured now. Kebab-case doubles of options are left out. */
+/** The content of a result file. Measures the machine unless given. Omits kebab-case duplicates of options. */
 export async function resultOf(
   command: string,
   args: Readonly<Record<string, unknown>>,
   measured: Measured,
+  machine?: Machine,
 ): Promise<BenchResult> {
   const named = Object.entries(args).filter(
     ([key, value]) => !NOT_OPTIONS.has(key) && !key.includes('-') && value !== undefined,
@@ -164,20 +165,20 @@ export async function resultOf(
   return {
     schema: RESULT_SCHEMA,
     command,
-    machine: await describeMachine(),
+    machine: machine ?? (await describeMachine()),
     date: new Date().toISOString(),
     options: Object.fromEntries(named.map(([key, value]) => [key, withoutFolders(value)])),
     ...measured,
   };
 }
 
-/** Result files are published: they hold names of files, not where they were. */
+/** Result files are published: they contain file names without directories. */
 function withoutFolders(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(withoutFolders);
   return typeof value === 'string' && value.includes('/') ? value.split('/').at(-1) : value;
 }
 
-/** Writes what was measured to `args.save`, if that is set. */
+/** Writes the result to `args.save`, if set. */
 export async function save(
   command: string,
   args: Readonly<Record<string, unknown>>,

@@ -1,4 +1,4 @@
-/** Files as commands are given them, and folders as they are told to make. */
+/** Input files and output directories of the commands. */
 import { mkdir, readdir, stat } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { CflowError, type ModelFile, openModel } from '@cflow/format';
@@ -23,7 +23,7 @@ export async function requireFile(file: string): Promise<void> {
 }
 
 /**
- * Makes a folder and those that it is in, one after another: at /proc, Node's own way to do so never ends.
+ * Creates a directory and its parents one by one: below /proc, Node's recursive mkdir never ends.
  * @throws CflowError WRITE_FAILED
  */
 export async function makeFolder(folder: string): Promise<void> {
@@ -45,10 +45,10 @@ const isFolder = (path: string) =>
     () => false,
   );
 
-/** Options that name what is written, or say nothing of files. */
+/** Options that name outputs, or no files. */
 const NO_INPUTS = new Set(['_', '$0', 'save', 'output', 'svg', 'png', 'directory', 'target']);
 
-/** Files that a command line names, and those in folders that it names, as far as they exist. */
+/** Existing files that a command line names, and the files of directories that it names. */
 export async function inputsOf(args: Readonly<Record<string, unknown>>): Promise<string[]> {
   const named = Object.entries(args)
     .filter(([key]) => !NO_INPUTS.has(key))
@@ -62,8 +62,8 @@ export async function inputsOf(args: Readonly<Record<string, unknown>>): Promise
 }
 
 /**
- * Before anything is measured: whether `target` can be written.
- * @throws CflowError OUTPUT_EXISTS for what is no file and for what the command reads, WRITE_FAILED without its folder
+ * Checks, before anything is measured, that `target` can be written.
+ * @throws CflowError OUTPUT_EXISTS if it is not a file or is an input, WRITE_FAILED if its directory is missing
  */
 export async function checkOutput(
   target: string | undefined,

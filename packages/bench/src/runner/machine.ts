@@ -13,15 +13,15 @@ import type { Machine } from './result.js';
 import { spreadOf } from './statistics.js';
 
 const DIGITS = 12;
-/** From the folder of this module, in src/ or dist/. */
+/** Relative to the folder of this module, in src/ or dist/. */
 const ROOT = '../../../..';
 
 export interface MachineOptions {
-  /** Where the disk is measured; the directory for temporary files by default. */
+  /** Directory whose disk is measured; the one for temporary files by default. */
   readonly directory?: string | undefined;
 }
 
-/** Takes about two seconds: read bandwidth and disk are measured, in a process of their own. */
+/** Takes about two seconds: measures memory bandwidth and disk in a child process. */
 export async function describeMachine({ directory = tmpdir() }: MachineOptions = {}): Promise<Machine> {
   const [load = 0] = loadavg();
   const { threads, reason } = await threadBudget();
@@ -39,13 +39,13 @@ export async function describeMachine({ directory = tmpdir() }: MachineOptions =
   };
 }
 
-/** Of the cgroup, where it is less than the machine has. */
+/** Limit of the cgroup, if below the memory of the machine. */
 export function memoryLimit(): number {
   const limit = process.constrainedMemory();
   return limit > 0 && limit < totalmem() ? limit : totalmem();
 }
 
-/** Not of a repository that this package is installed in. */
+/** Not the commit of a repository that only has this package installed. */
 async function commitOf(folder: string): Promise<string | null> {
   if (!existsSync(join(folder, ROOT, '.git'))) return null;
   const args = ['describe', '--always', '--dirty', `--abbrev=${DIGITS}`, '--exclude=*'];
@@ -58,13 +58,13 @@ async function commitOf(folder: string): Promise<string | null> {
 
 const PIECE = 2 ** 22;
 const PIECES = 24;
-/** Where memory that direct reads accept may begin within a fresh buffer: allocators put a header before it. */
+/** Candidate alignments of direct I/O in a fresh buffer: allocators put a header before the data. */
 const PAGE = 4096;
 const ALIGNMENTS = Array.from({ length: PAGE / 16 }, (_, i) => PAGE - 16 * (i + 1)).concat(0);
 
 const rate = (from: number) => (PIECE * PIECES) / (performance.now() - from) / 1e6;
 
-/** 10^9 bytes a second of 96 MiB; `read` is null where direct reads are not to be had, all where nothing can be written. */
+/** GB/s of 96 MiB; `read` is null without direct I/O, the result is null if nothing can be written. */
 export async function diskLimits(directory: string): Promise<{ write: number; read: number | null } | null> {
   return temporaryFolder(directory, 'disk', async (folder) => {
     const file = join(folder, 'x');
@@ -99,7 +99,7 @@ async function readDirect(file: string): Promise<number | null> {
   }
 }
 
-/** JavaScript does not tell addresses; the kernel refuses a wrong one. @throws its refusal, if it takes none */
+/** JavaScript exposes no addresses; the kernel rejects a misaligned one. @throws the error of the kernel if it rejects all */
 async function alignedFor(handle: FileHandle): Promise<Buffer> {
   const memory = Buffer.allocUnsafeSlow(PIECE + PAGE);
   let refusal: unknown;
@@ -115,15 +115,21 @@ async function alignedFor(handle: FileHandle): Promise<Buffer> {
   throw refusal;
 }
 
+/** Many times the last-level cache. */
 const READ_BYTES = 2 ** 30;
 const READ_PASSES = 5;
 
 /** @returns GB/s (10^9 bytes) of five passes of plain memory reads by that many threads; empty without the addon */
-export function readBandwidth(threads: number): Promise<number[]> {
-  return runChild<number[]>('bandwidth', { threads });
+export function readBandwidth(threads: number, bytes = READ_BYTES): Promise<number[]> {
+  return runChild<number[]>('bandwidth', { threads, bytes });
 }
 
-/** The job of `readBandwidth`: 1 GiB, many times the last-level cache, which the process gives back when it ends. */
-export async function readMemory({ threads }: { readonly threads: number }): Promise<number[]> {
-  return (await nativeMachine()?.readBandwidth(READ_BYTES, threads, READ_PASSES)) ?? [];
+interface MemoryJob {
+  readonly threads: number;
+  readonly bytes: number;
+}
+
+/** The job of `readBandwidth`, in a child process that frees the memory. */
+export async function readMemory({ threads, bytes }: MemoryJob): Promise<number[]> {
+  return (await nativeMachine()?.readBandwidth(bytes, threads, READ_PASSES)) ?? [];
 }

@@ -1,4 +1,4 @@
-/** Memory of runs: of this process, and of a memory cgroup (v1) around a run, page cache included. */
+/** Memory of a run: of this process, or of a memory cgroup (v1), which includes the page cache. */
 import { readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { mkdir, readFile, rmdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -8,13 +8,13 @@ import { runChild } from './child.js';
 import { hold } from './resources.js';
 
 const ROOT = '/sys/fs/cgroup/memory';
-/** A killed process leaves its group a little later. */
+/** A killed process leaves its cgroup with a delay. */
 const TRIES = 50;
 const BETWEEN_MS = 20;
 
 export interface GroupUse {
   readonly limit: number;
-  /** Bytes at most. */
+  /** Peak bytes. */
   readonly most: number;
   readonly killed: boolean;
 }
@@ -29,7 +29,7 @@ export class MemoryGroup {
     this.#release = hold(() => removeNow(folder));
   }
 
-  /** A group of its own, or why there can be none. @param limit bytes */
+  /** Creates a cgroup, or returns why it cannot. @param limit bytes */
   static async create(name: string, limit: number, root = ROOT): Promise<MemoryGroup | string> {
     const folder = join(root, `cflow-bench-${process.pid}-${name}`);
     try {
@@ -42,7 +42,7 @@ export class MemoryGroup {
     }
   }
 
-  /** What its processes used. */
+  /** Usage of its processes. */
   async use(): Promise<GroupUse> {
     const read = (file: string) => readFile(join(this.folder, file), 'utf8');
     const kills = /oom_kill (\d+)/.exec(await read('memory.oom_control'))?.[1] ?? '0';
@@ -53,7 +53,7 @@ export class MemoryGroup {
     };
   }
 
-  /** Once its processes have ended. */
+  /** Removes it; its processes must have ended. */
   async remove(): Promise<void> {
     for (let tries = TRIES; ; tries--) {
       try {
@@ -68,7 +68,7 @@ export class MemoryGroup {
   }
 }
 
-/** As `remove`, where the process ends and nothing can be awaited. */
+/** Like `remove`, synchronous, for process exit. */
 function removeNow(folder: string): void {
   const clock = new Int32Array(new SharedArrayBuffer(4));
   for (let tries = TRIES; tries > 0; tries--) {
@@ -82,19 +82,19 @@ function removeNow(folder: string): void {
   }
 }
 
-/** Moves this process into a cgroup; what it already has in memory is not counted there. */
+/** Moves this process into a cgroup; memory that it already has is not counted there. */
 export function joinGroup(folder: string): void {
   writeFileSync(join(folder, 'cgroup.procs'), `${process.pid}`);
 }
 
 /** A job under a memory cap. */
 export interface GroupRun<T> {
-  /** Undefined if the kernel killed it for its memory, which is a finding and not a failure. */
+  /** Undefined if the kernel killed it for its memory: a result, not an error. */
   readonly run: T | undefined;
   readonly group: GroupUse;
 }
 
-/** Runs a job of `child.ts` in a group, then removes the group. @throws CflowError as the job does */
+/** Runs a job of `child.ts` in a cgroup, then removes the cgroup. @throws CflowError as the job does */
 export async function runInGroup<T>(
   group: MemoryGroup,
   name: string,
@@ -114,14 +114,14 @@ export async function runInGroup<T>(
 }
 
 /**
- * Peak memory of this process, bytes: VmHWM, which belongs to this process alone; ru_maxrss, where there is no /proc,
- * also counts what the parent held before the exec.
+ * Peak memory of this process, bytes: VmHWM, or ru_maxrss where there is no /proc, which
+ * also counts memory of the parent before exec.
  */
 export function peakBytes(): number {
   return statusBytes('VmHWM') ?? 1024 * process.resourceUsage().maxRSS;
 }
 
-/** A line of /proc/self/status, bytes; undefined where there is none. */
+/** A field of /proc/self/status, bytes; undefined if missing. */
 export function statusBytes(field: string): number | undefined {
   try {
     const found = new RegExp(`${field}:\\s+(\\d+)`).exec(readFileSync('/proc/self/status', 'utf8'));

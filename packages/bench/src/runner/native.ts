@@ -1,6 +1,6 @@
 import { nativeError } from '@cflow/runtime-native';
 
-/** What the addon answers. @param file what it was asked about @throws CflowError of the code that the addon gives */
+/** Calls the addon. @param file for error messages @throws CflowError with the error code of the addon */
 export function answered<T>(answer: Promise<T>, file?: string): Promise<T> {
   return answer.catch((error: unknown) => {
     throw nativeError(error, file);

@@ -1,4 +1,4 @@
-/** Options, checks of values, and output that the commands share. */
+/** Shared options, value checks and output of the commands. */
 import { CflowError } from '@cflow/format';
 import { writeOutput } from '@cflow/format/node';
 import { IO_DEFAULTS, type IoChoice, parseBytes, threadBudget } from '@cflow/runtime-native';
@@ -11,7 +11,7 @@ const PAGE = 4096;
 const MOST_BLOCK = 2 ** 30;
 const DEFAULT_BLOCK = `${IO_DEFAULTS.block / 2 ** 20}MiB`;
 
-/** Options that several commands have: the same name, type and meaning in each, and in cflow-run where it has them. */
+/** Options of several commands; name, type and meaning are the same in each, and in cflow-run. */
 export const SHARED = {
   model: { type: 'string', demandOption: true, describe: '.cflow or .vflow' },
   gguf: { type: 'string', describe: 'the same weights for llama.cpp (see synth --format gguf)' },
@@ -44,18 +44,18 @@ export function count(field: string, value: number, most: number, least = 1): nu
 /** @throws CflowError USAGE unless it is a whole number of 32 bits */
 export const seedOf = (value: number) => count('seed', value, 2 ** 32 - 1, 0);
 
-/** As `--threads` says, or all CPUs allowed. @throws CflowError USAGE */
+/** `--threads`, or all CPUs allowed. @throws CflowError USAGE */
 export async function threadsOf(given: number | undefined): Promise<number> {
   return count('threads', given ?? (await threadBudget()).threads, 1024);
 }
 
-/** As `--threads` lists them, each once; or 1, and all CPUs allowed. @throws CflowError USAGE */
+/** The distinct values of `--threads`; or 1, and all CPUs allowed. @throws CflowError USAGE */
 export async function threadCounts(given: readonly number[] | undefined): Promise<number[]> {
   const all = await Promise.all((given ?? [1, undefined]).map(threadsOf));
   return [...new Set(all)];
 }
 
-/** Of one read, as `64KiB`. @throws CflowError USAGE unless it is a multiple of 4 KiB, 1 GiB at most */
+/** Read size, such as `64KiB`. @throws CflowError USAGE unless it is a multiple of 4 KiB, 1 GiB at most */
 export function blockOf(field: string, text: string): number {
   const bytes = parseBytes(text, `--${field}`);
   if (bytes % PAGE === 0 && bytes <= MOST_BLOCK) return bytes;
@@ -65,7 +65,7 @@ export function blockOf(field: string, text: string): number {
   });
 }
 
-/** How the engine reads, with the block and depth asked for. @throws CflowError USAGE, MEMORY for more than half of it */
+/** Reader options of the engine with that block size and queue depth. @throws CflowError USAGE; MEMORY above half of the memory */
 export function ioOf(args: { readonly 'io-block': string; readonly 'io-depth': number }): IoChoice {
   const block = blockOf('io-block', args['io-block']);
   const depth = count('io-depth', args['io-depth'], 256);
@@ -75,7 +75,7 @@ export function ioOf(args: { readonly 'io-block': string; readonly 'io-depth': n
     field: 'io-depth',
     value: block * depth,
     limit,
-    remedy: 'use fewer or smaller reads; they may take half of the memory',
+    remedy: 'use a smaller block or queue depth; reads may use half of the memory',
   });
 }
 
@@ -93,7 +93,7 @@ export const mega = (bytes: number) => (bytes / 1e6).toFixed(1);
 
 export const threadsText = (threads: number) => `${threads} ${threads === 1 ? 'thread' : 'threads'}`;
 
-/** Rows of cells, right-aligned under one another. */
+/** Formats rows as right-aligned columns. */
 export function table(rows: readonly (readonly string[])[]): string[] {
   const widths = rows[0]!.map((_, column) => Math.max(...rows.map((row) => row[column]!.length)));
   return rows.map((row) => row.map((cell, column) => cell.padStart(widths[column]!)).join('  '));

@@ -1,7 +1,7 @@
-/** One line on a terminal that says what is being measured; nothing where output is collected. */
+/** Progress line on a terminal; nothing if output is redirected. */
 
 export interface Progress {
-  /** @param text what begins now, e.g. `2/5 olmoe: llama.cpp` */
+  /** @param text current step, e.g. `2/5 olmoe: llama.cpp` */
   step(text: string): void;
   /** Removes the line. */
   stop(): void;
@@ -11,7 +11,7 @@ type Terminal = Pick<NodeJS.WriteStream, 'isTTY' | 'write'>;
 
 const CLEAR = '\r\x1b[K';
 
-/** @param quiet where the result is a document for programs */
+/** @param quiet if the output is JSON */
 export function progress(quiet: boolean, terminal: Terminal = process.stderr): Progress {
   if (quiet || !terminal.isTTY) return { step: () => undefined, stop: () => undefined };
   const started = performance.now();

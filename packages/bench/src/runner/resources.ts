@@ -1,6 +1,6 @@
 /**
- * What must not outlive a command: temporary folders, processes, memory groups. Whoever takes one gives it back; where
- * a signal comes between, it is given back here.
+ * Resources that must not outlive a command: temporary directories, processes, cgroups. The owner releases them; after
+ * a signal, this module does.
  */
 import { type ChildProcess, type SpawnOptions, spawn } from 'node:child_process';
 import { rmSync } from 'node:fs';
@@ -10,9 +10,9 @@ import { CflowError, ERRORS } from '@cflow/format';
 import { errno } from '@cflow/format/node';
 
 const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
-/** For work to end by itself once it is interrupted. */
+/** Signal that interrupts work. */
 const GRACE_MS = 3000;
-/** Of a process that answers jobs, whose own processes stay in its group and so end with it. */
+/** In a child process: its own children stay in its process group and end with it. */
 const GROUPS = process.platform !== 'win32';
 
 const abort = new AbortController();
@@ -22,7 +22,7 @@ export const interruption: AbortSignal = abort.signal;
 const held = new Set<() => void>();
 let leads = true;
 
-/** @param release must be quick and synchronous. @returns what ends the holding, without releasing */
+/** @param release must be quick and synchronous. @returns a function that ends the registration without releasing */
 export function hold(release: () => void): () => void {
   held.add(release);
   return () => void held.delete(release);
@@ -33,7 +33,7 @@ function releaseAll(): void {
     try {
       release();
     } catch {
-      // The others are to go all the same.
+      // Release the others anyway.
     }
   }
   held.clear();
@@ -44,16 +44,16 @@ export function throwIfInterrupted(): void {
   if (interruption.aborted) throw new CflowError('INTERRUPTED', 'interrupted');
 }
 
-/** For loops that compute and never wait: signals arrive here. @throws CflowError INTERRUPTED */
+/** Lets signals arrive in loops that never wait. @throws CflowError INTERRUPTED */
 export async function breathe(): Promise<void> {
   await new Promise(setImmediate);
   throwIfInterrupted();
 }
 
 /**
- * Work that ends at SIGINT, SIGTERM or SIGHUP: processes at once, the rest by itself or not at all. A second signal
- * ends this process at once.
- * @throws CflowError INTERRUPTED after a signal, at the latest after three seconds; else as the work does
+ * Runs work that SIGINT, SIGTERM or SIGHUP interrupt: child processes end at once, other work at its next check. A second
+ * signal ends this process at once.
+ * @throws CflowError INTERRUPTED at most three seconds after a signal, and errors of the work
  */
 export async function interruptible<T>(work: () => Promise<T>): Promise<T> {
   let giveUp: NodeJS.Timeout | undefined;
@@ -83,8 +83,8 @@ export async function interruptible<T>(work: () => Promise<T>): Promise<T> {
 }
 
 /**
- * A folder of its own in `parent`, for as long as the work takes.
- * @throws CflowError WRITE_FAILED where none can be made
+ * Creates a temporary directory in `parent`, removed after the work.
+ * @throws CflowError WRITE_FAILED if it cannot be created
  */
 export async function temporaryFolder<T>(
   parent: string,
@@ -108,7 +108,7 @@ export async function temporaryFolder<T>(
   }
 }
 
-/** A process that ends with this one, with whatever it starts. @throws CflowError INTERRUPTED after a signal */
+/** Spawns a process that ends with this one, its children included. @throws CflowError INTERRUPTED after a signal */
 export function spawnHeld(command: string, args: readonly string[], options: SpawnOptions): ChildProcess {
   throwIfInterrupted();
   const child = spawn(command, args, { ...options, detached: leads && GROUPS });
@@ -133,7 +133,7 @@ function endGroup(child: ChildProcess): void {
     }
 }
 
-/** Of a process that `spawnHeld` has started: what it starts stays in its group. */
+/** Called in a process started by `spawnHeld`: its children stay in its process group. */
 export function follow(): void {
   leads = false;
 }

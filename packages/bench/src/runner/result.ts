@@ -1,4 +1,4 @@
-/** The one form of a result: what every command measures, what `compare`, `report`, `scorecard` and the docs read. */
+/** The schema of results: every experiment writes it; `compare`, `report`, `scorecard` and the docs read it. */
 import { AtomicFile } from '@cflow/convert';
 import { CflowError, printable } from '@cflow/format';
 import { checkTarget, readTextFile } from '@cflow/format/node';
@@ -7,10 +7,10 @@ import { spread } from './statistics.js';
 
 export const RESULT_SCHEMA = 'cflow-bench/1';
 
-/** One figure with every run that gave it. A figure that is computed, not timed, has one run. */
+/** One figure with the values of all runs. A computed figure has one run. */
 export const metricSchema = z
   .strictObject({
-    /** `subject: figure`, e.g. `cflow: decode`. Unique in its file; `compare` matches by it. */
+    /** `engine: figure`, e.g. `cflow: decode`. Unique in its file; `compare` matches by it. */
     name: z.string().min(1),
     unit: z.string(),
     better: z.enum(['higher', 'lower']),
@@ -22,7 +22,7 @@ export const metricSchema = z
   .refine(({ runs, median, min, max }) => {
     const actual = spread(runs);
     return actual.median === median && actual.min === min && actual.max === max;
-  }, 'median, min and max are not those of the runs');
+  }, 'median, min and max do not match the runs');
 export type Metric = z.infer<typeof metricSchema>;
 
 export const tableSchema = z
@@ -33,55 +33,58 @@ export const tableSchema = z
   })
   .refine(
     ({ columns, rows }) => rows.every((row) => row.length === columns.length),
-    'a row of another width',
+    'a row has the wrong number of cells',
   );
 export type Table = z.infer<typeof tableSchema>;
 
 const rate = z.number().positive();
 const spreadSchema = z.strictObject({ median: rate, min: rate, max: rate });
 
-/** What figures belong to: the machine, its limits as measured in the same run, and the code. */
+/** Where the figures were measured: machine, its limits measured in the same run, and commit. */
 export const machineSchema = z.strictObject({
   cpu: z.string(),
-  /** What the kernels use; null without the addon. */
+  /** Instruction set of the kernels; null without the addon. */
   isa: z.string().nullable(),
   cores: z.strictObject({
     online: z.int().min(1),
     allowed: z.int().min(1),
-    /** Where `allowed` comes from. */
+    /** What limits `allowed`. */
     why: z.string(),
-    /** Load average of the last minute, before anything ran: what else the machine did. */
+    /** Load average of the last minute, before the measurement. */
     load: z.number().min(0),
   }),
-  /** Bytes that this process may use: of the machine, or of its cgroup. */
+  /** Memory limit in bytes: of the machine, or of the cgroup. */
   memoryLimit: z.int().positive(),
-  /** Plain reads by so many threads, 10^9 bytes a second; null without the addon. */
+  /** Bandwidth of plain memory reads with that many threads, GB/s; null without the addon. */
   readBandwidth: spreadSchema.extend({ threads: z.int().min(1) }).nullable(),
-  /** Of the directory for temporary files, 10^9 bytes a second, past the page cache; null where it cannot be done. */
+  /** Bandwidth of the disk of temporary files with direct I/O, GB/s; null where not supported. */
   disk: z.strictObject({ write: rate, read: rate.nullable() }).nullable(),
   os: z.string(),
   node: z.string(),
-  /** Of the repository, with `-dirty` where it had changes; null outside it. */
+  /** Commit of the repository, with `-dirty` if it had changes; null outside a repository. */
   commit: z.string().nullable(),
 });
 export type Machine = z.infer<typeof machineSchema>;
 
 export const resultSchema = z.strictObject({
   schema: z.literal(RESULT_SCHEMA),
-  /** As it was called, without the program: `decode`, `peers`. */
+  /** Name of the command: `decode`, `peers`. */
   command: z.string().min(1),
   machine: machineSchema,
-  /** ISO 8601, when the measuring ended. */
+  /** ISO 8601, end of the measurement. */
   date: z.iso.datetime(),
   options: z.record(z.string(), z.unknown()),
   metrics: z
     .array(metricSchema)
-    .refine((all) => new Set(all.map(({ name }) => name)).size === all.length, 'two metrics of one name'),
+    .refine(
+      (all) => new Set(all.map(({ name }) => name)).size === all.length,
+      'two metrics have the same name',
+    ),
   tables: z.array(tableSchema).optional(),
 });
 export type BenchResult = z.infer<typeof resultSchema>;
 
-/** What a command measured, before it is said where and when. */
+/** What an experiment measured, without machine and date. */
 export type Measured = Pick<BenchResult, 'metrics' | 'tables'>;
 
 /** @param runs at least one */
@@ -95,17 +98,17 @@ export function metric(
 }
 
 /**
- * Control characters in its texts come escaped: results of others go to terminals, pages and pictures.
- * @throws CflowError NOT_READABLE, LIMIT_EXCEEDED, FORMAT_INVALID with the first field that is wrong
+ * Escapes control characters: results of others go to terminals, HTML pages and charts.
+ * @throws CflowError NOT_READABLE, LIMIT_EXCEEDED, FORMAT_INVALID with the first invalid field
  */
 export async function readResult(file: string): Promise<BenchResult> {
   const parsed = resultSchema.safeParse(parseJson(await readTextFile(file), file));
   if (parsed.success) return parsed.data;
   const [issue] = parsed.error.issues;
-  throw new CflowError('FORMAT_INVALID', issue?.message ?? 'is no result', {
+  throw new CflowError('FORMAT_INVALID', issue?.message ?? 'is not a result file', {
     file,
     field: issue?.path.join('.'),
-    remedy: `a result of ${RESULT_SCHEMA}, as --save writes it`,
+    remedy: `use a result file of schema ${RESULT_SCHEMA}, written by --save`,
   });
 }
 
@@ -113,12 +116,12 @@ function parseJson(text: string, file: string): unknown {
   try {
     return clean(JSON.parse(text));
   } catch (cause) {
-    const problem = cause instanceof RangeError ? 'is nested too deeply' : 'is no JSON';
+    const problem = cause instanceof RangeError ? 'is nested too deeply' : 'is not JSON';
     throw new CflowError('FORMAT_INVALID', problem, { file, cause });
   }
 }
 
-/** What XML cannot hold, beside control characters. */
+/** Other characters that XML excludes. */
 const NO_CHARACTERS =
   /[\ufffe\uffff]|(?<![\ud800-\udbff])[\udc00-\udfff]|[\ud800-\udbff](?![\udc00-\udfff])/g;
 
@@ -130,8 +133,8 @@ function clean(value: unknown): unknown {
 }
 
 /**
- * Writes the result whole or not at all, in place of an earlier one.
- * @param inputs what must not be written over
+ * Writes the result atomically, replacing an earlier one.
+ * @param inputs files that must not be overwritten
  * @throws CflowError WRITE_FAILED, OUTPUT_EXISTS (a directory, an input)
  */
 export async function writeResult(
@@ -143,7 +146,7 @@ export async function writeResult(
   await writeWhole(file, text, inputs);
 }
 
-/** As writeResult, of any text or bytes. */
+/** Like writeResult, for any text or bytes. */
 export async function writeWhole(
   target: string,
   content: string | Uint8Array,

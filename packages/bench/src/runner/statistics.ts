@@ -1,4 +1,4 @@
-/** Median with the extremes of a sample. */
+/** Median, minimum and maximum of a sample. */
 export interface Spread {
   readonly median: number;
   readonly min: number;
@@ -10,27 +10,27 @@ export function spread(values: readonly number[]): Spread {
   return { median: median(values), min: Math.min(...values), max: Math.max(...values) };
 }
 
-/** Of the values that are there; undefined if none is. */
+/** Ignores missing values; undefined if all are missing. */
 export function spreadOf(values: readonly (number | undefined)[]): Spread | undefined {
   const known = values.filter((value) => value !== undefined);
   return known.length ? spread(known) : undefined;
 }
 
-/** @param values at least one, in any order. @returns the mean of the middle two of an even number */
+/** @param values at least one, in any order. @returns the mean of the middle two if the count is even */
 export function median(values: readonly number[]): number {
   const sorted = [...values].sort((a, b) => a - b);
   const middle = sorted.length >> 1;
   return sorted.length % 2 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
 }
 
-/** Where the largest is; the first of several. */
+/** Index of the largest value, the first of equals. */
 export function argmax(values: Float32Array): number {
   let best = 0;
   for (let i = 1; i < values.length; i++) if (values[i]! > values[best]!) best = i;
   return best;
 }
 
-/** Σ p (ln p − ln q) of the softmax of both, nats; at least 0 but for rounding. */
+/** Σ p (ln p − ln q) of the softmax of both, nats; at least 0 up to rounding. */
 export function klDivergence(p: Float32Array, q: Float32Array): number {
   const [logP, logQ] = [logSoftmax(p), logSoftmax(q)];
   return logP.reduce((sum, lp, i) => sum + Math.exp(lp) * (lp - logQ[i]!), 0);

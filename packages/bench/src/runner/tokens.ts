@@ -1,4 +1,4 @@
-/** Tokens that models are measured with: of texts, pseudo-random, or drawn from what a model says. */
+/** Tokens for measurements: from documents, pseudo-random, or sampled from the model. */
 import { CflowError } from '@cflow/format';
 import { randomGenerator, splitStories, type TextTokenizer } from '@cflow/runtime-native';
 import { argmax } from './statistics.js';
@@ -11,20 +11,20 @@ export function randomIds(count: number, vocabSize: number): number[] {
   return Array.from({ length: count }, () => Math.floor(random.next() * vocabSize));
 }
 
-/** What texts become ids with. */
+/** Tokenizes documents. */
 export interface Reader {
-  /** Of the model; undefined if it has none. */
+  /** Tokenizer of the model; undefined if it has none. */
   readonly tokenizer: Pick<TextTokenizer, 'encode'> | undefined;
-  /** Tokens of a text at most. */
+  /** Maximum tokens per document. */
   readonly contextLength: number;
 }
 
 /**
- * Texts, split at <|endoftext|>, as ids: each from its beginning, at most `tokens` in all.
+ * Token ids of documents, split at <|endoftext|>: each from its beginning, at most `tokens` in total.
  * @throws CflowError USAGE without a tokenizer, or without a token
  */
 export function textIds(texts: string, { tokenizer, contextLength }: Reader, tokens: number): number[][] {
-  if (!tokenizer) throw new CflowError('USAGE', 'the model has no tokenizer for the texts');
+  if (!tokenizer) throw new CflowError('USAGE', 'the model has no tokenizer for the documents');
   const sequences: number[][] = [];
   let left = tokens;
   for (const story of splitStories(texts)) {
@@ -34,13 +34,13 @@ export function textIds(texts: string, { tokenizer, contextLength }: Reader, tok
     left -= ids.length;
   }
   if (sequences.length) return sequences;
-  throw new CflowError('USAGE', 'the texts contain no token');
+  throw new CflowError('USAGE', 'the documents contain no tokens');
 }
 
-/** Chooses what follows, given the logits. Undefined ends the sequence. */
+/** Chooses the next token from the logits; undefined ends the sequence. */
 export type Next = (logits: Float32Array) => number | undefined;
 
-/** Draws from the distribution that the logits give, temperature 1: what the model itself would say. */
+/** Samples from the softmax of the logits at temperature 1. */
 export function sampler(seed: number, ends: readonly number[]): Next {
   const random = randomGenerator(seed);
   return (logits) => {

@@ -1,4 +1,4 @@
-/** Judges every claim by the evidence, as a table and as text for a terminal. */
+/** Judges every claim; formats the result as a table and as terminal text. */
 import { readdir } from 'node:fs/promises';
 import { basename, extname, join } from 'node:path';
 import { CflowError } from '@cflow/format';
@@ -18,7 +18,7 @@ import { ROWS } from './rows.js';
 
 export interface Scored extends Verdict {
   readonly row: ScoreRow;
-  /** Where the figures are from: `here`, or `committed` and when. */
+  /** Origin of the figures: `here`, or `committed` with the date. */
   readonly from: string;
 }
 
@@ -36,7 +36,7 @@ function judged(row: ScoreRow, figures: Figures): Verdict {
   }
 }
 
-/** Of the source that decides; a figure from elsewhere says from when, and of which machine. */
+/** Origin of the deciding source; committed figures have date and machine. */
 function originOf({ needs }: ScoreRow, evidence: EvidenceOf): string {
   const [first] = needs.filter((name) => !evidence[name]?.measured);
   if (!needs.length) return '-';
@@ -46,8 +46,8 @@ function originOf({ needs }: ScoreRow, evidence: EvidenceOf): string {
 }
 
 /**
- * Result files of a folder by source; the file of a source is called as it is.
- * @throws CflowError NOT_READABLE without the folder, and as readResult for any .json in it that is no result
+ * Result files of a directory by source, `<source>.json`.
+ * @throws CflowError NOT_READABLE without the directory, and errors of readResult for any .json in it
  */
 export async function committedResults(
   directory: string,
@@ -86,7 +86,7 @@ export function scoreTable(scored: readonly Scored[]): Table {
   };
 }
 
-/** Every metric that was measured here, by `source/name`, and the table. */
+/** Every metric measured here, as `source/name`, and the table. */
 export function scoreMeasured(scored: readonly Scored[], evidence: EvidenceOf): Measured {
   const metrics = SOURCE_NAMES.flatMap((name) =>
     (evidence[name]?.measured?.metrics ?? []).map((metric) => ({
@@ -97,10 +97,10 @@ export function scoreMeasured(scored: readonly Scored[], evidence: EvidenceOf): 
   return { metrics, tables: [scoreTable(scored)] };
 }
 
-/** Columns where the terminal does not say, or output is not a terminal. */
+/** Width if output is not a terminal or its width is unknown. */
 const WIDTH = 120;
 
-/** Each claim in full, then a table of a line each, then how many are proven, refuted and so on. */
+/** Each claim in full, then a table with a line per claim, then the count of each status. */
 export function scoreText(scored: readonly Scored[], columns = WIDTH): string {
   const states = [...new Set(scored.map(({ status }) => status))].map(
     (wanted) => `${scored.filter(({ status }) => status === wanted).length} ${wanted}`,
@@ -117,7 +117,7 @@ function inFull({ row, status, ours, from, by, why }: Scored): string {
   ].join('\n');
 }
 
-/** Statuses as wide as they are; the others share the rest of the line and are cut. */
+/** The status column has its full width; the others share the rest of the line and are truncated. */
 function summary(scored: readonly Scored[], columns: number): string[] {
   const rows = [
     ['status', 'claim', 'ours', 'theirs'],

@@ -1,4 +1,4 @@
-/** `cflow-bench scorecard`: every claim, judged by what the experiments measure here, or by result files. */
+/** `cflow-bench scorecard`: judges every claim by measurements on this machine, or by result files. */
 import { existsSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { extname, join } from 'node:path';
@@ -25,7 +25,7 @@ const MODEL = at('../../models/stories-arch2_4');
 
 function options(y: Builder) {
   return y
-    .option('quick', { type: 'boolean', default: false, describe: 'minutes, with the bundled model only' })
+    .option('quick', { type: 'boolean', default: false, describe: 'a few minutes, only the bundled model' })
     .option('model', { type: 'string', describe: 'checkpoint or model file [default: the bundled one]' })
     .option('only', {
       type: 'string',
@@ -35,7 +35,7 @@ function options(y: Builder) {
     })
     .option('results', {
       type: 'string',
-      describe: 'directory of result files for what is not measured [default: the committed ones]',
+      describe: 'result files of the sources not measured [default: the committed ones]',
     })
     .option('output', { type: 'string', describe: 'directory for a result file of each source' })
     .option('save', SHARED.save);
@@ -45,7 +45,7 @@ type ScorecardArgs = ReturnType<typeof options> extends Argv<infer Given> ? Give
 
 export const scorecard: CommandModule<object, ScorecardArgs> = {
   command: 'scorecard',
-  describe: 'every claim of the report, judged on this machine',
+  describe: 'judge every claim of the report on this machine',
   builder: options,
   handler: run,
 };
@@ -53,7 +53,7 @@ export const scorecard: CommandModule<object, ScorecardArgs> = {
 async function run(args: ArgumentsCamelCase<ScorecardArgs>): Promise<void> {
   await warnIfBusy();
   const line = progress(args.json === true);
-  // A wrong path is reported before minutes are spent.
+  // Report a wrong path before measuring for minutes.
   const committed = await committedResults(args.results ?? RESULTS);
   if (args.output !== undefined) await makeFolder(args.output);
   const evidence = await temporaryFolder(tmpdir(), 'scorecard', async (directory) =>
@@ -64,15 +64,15 @@ async function run(args: ArgumentsCamelCase<ScorecardArgs>): Promise<void> {
   await print(args, scoreTable(scored), () => scoreText(scored, process.stdout.columns));
 }
 
-/** @throws CflowError NOT_READABLE for a model that is not there, USAGE if none is named where none is bundled */
+/** @throws CflowError NOT_READABLE for a missing model, USAGE if none is named and none is bundled */
 export function sourceOf(named: string | undefined, bundled: string): string {
   const source = named ?? bundled;
   if (existsSync(source)) return source;
   if (named !== undefined) throw new CflowError('NOT_READABLE', 'cannot open: ENOENT', { file: named });
-  throw new CflowError('USAGE', 'no model is named, and the bundled one is in the repository only', {
+  throw new CflowError('USAGE', 'no model given, and the bundled one exists only in the repository', {
     field: '--model',
     remedy:
-      'name a checkpoint, or a .cflow; cflow-bench synth model.cflow --format cflow --geometry arch2_4 writes one',
+      'give a checkpoint or a .cflow file; cflow-bench synth model.cflow --format cflow --geometry arch2_4 writes one',
   });
 }
 
@@ -114,7 +114,7 @@ async function keep(
   await writeResult(join(folder, `${name}.json`), await resultOf(name, { quick: args.quick }, measured));
 }
 
-/** @returns figures, or why there are none: a source that fails leaves the others alone */
+/** @returns figures, or why there are none: a failing source does not affect the others */
 async function measureSource(name: SourceName, context: QuickContext, run: Run): Promise<Evidence> {
   try {
     return { measured: await sourceOfName(name, context, run) };
@@ -124,7 +124,7 @@ async function measureSource(name: SourceName, context: QuickContext, run: Run):
   }
 }
 
-/** Result files are published: paths of this machine do not belong there. */
+/** Result files are published: removes directories of this machine. */
 const withoutFolders = (message: string) => message.replace(/(?:\/[^\s:/]+)+\//g, '');
 
 async function sourceOfName(name: SourceName, context: QuickContext, run: Run): Promise<Measured> {
@@ -139,7 +139,7 @@ async function sourceOfName(name: SourceName, context: QuickContext, run: Run): 
   throw new CflowError('UNSUPPORTED', `${name} is finished research; its code is in the repository only`);
 }
 
-/** The best, AVX2, and the worst that the CPU has. */
+/** The best and worst instruction set of the CPU, and AVX2. */
 function kernelIsas(): string[] {
   const { available = [] } = nativeMachine()?.isa() ?? {};
   if (available.length < 2) throw new CflowError('UNSUPPORTED', 'no vector kernels: no native addon');

@@ -11,7 +11,7 @@ import { type Geometry, geometryOf, type StoredTensor } from './geometry.js';
 export interface SynthOptions {
   readonly directory: string;
   readonly geometry: string;
-  /** Approximate bytes of weights, reached by the number of layers. */
+  /** Approximate bytes of weights; determines the number of layers. */
   readonly bytes?: number;
   readonly shards: number;
   readonly dtype: StorageName;
@@ -23,13 +23,13 @@ export interface SynthResult {
   readonly parameters: number;
   readonly layers: number;
   readonly shards: number;
-  /** Of all weights, without headers. */
+  /** Bytes of all weights, without headers. */
   readonly bytes: number;
   readonly seconds: number;
 }
 
 /**
- * Writes the checkpoint beside its final place, then gives it its name.
+ * Writes the checkpoint to a temporary directory, then renames it.
  * @throws CflowError USAGE (geometry), OUTPUT_EXISTS, WRITE_FAILED
  */
 export async function synthesize(options: SynthOptions): Promise<SynthResult> {
@@ -90,7 +90,7 @@ async function writeCheckpoint(
   return total_size;
 }
 
-/** A configuration of cflow's own takes no field that it does not know. */
+/** cflow's own configuration rejects unknown fields. */
 function isLlama({ configJson }: Geometry): boolean {
   return configJson.model_type !== 'cflow';
 }
@@ -101,7 +101,7 @@ function shardName(index: number, count: number): string {
 }
 
 /**
- * Cuts the tensors, in order, into shards of about the same size; none is empty.
+ * Splits the tensors, in order, into non-empty shards of similar size.
  * @throws CflowError USAGE for more shards than tensors
  */
 export function splitTensors(tensors: readonly StoredTensor[], shards: number): StoredTensor[][] {
@@ -150,7 +150,7 @@ async function writeAll(handle: FileHandle, bytes: Uint8Array): Promise<void> {
   }
 }
 
-/** Length and header of a safetensors file; padded with spaces so that the data begin at a multiple of 8. */
+/** Length and header of a safetensors file; padded with spaces so that data starts at a multiple of 8. */
 function safetensorsHead(tensors: readonly StoredTensor[], dtype: StorageName): Uint8Array {
   const { name: dtypeName, bytes } = STORAGES[dtype];
   const header: Record<string, unknown> = { __metadata__: { format: 'pt' } };
@@ -167,13 +167,13 @@ function safetensorsHead(tensors: readonly StoredTensor[], dtype: StorageName): 
 }
 
 export const STANDARD_DEVIATION = 0.02;
-/** 2^21 values: 4 MiB of BF16. A prime stride is not needed, each piece starts at a place of its own. */
+/** 2^21 values: 4 MiB of BF16. Each piece starts at its own offset. */
 const BLOCK_VALUES = 1 << 21;
 
 interface Storage {
-  /** As safetensors calls it. */
+  /** Name in safetensors. */
   readonly name: string;
-  /** As config.json calls it. */
+  /** Name in config.json. */
   readonly torch: string;
   readonly bytes: number;
   encode(values: Float32Array): Uint8Array;
@@ -183,7 +183,7 @@ function halves(values: Float32Array, bits: (value: number, index: number) => nu
   return new Uint8Array(Uint16Array.from(values, bits).buffer);
 }
 
-/** BF16 is the upper half of f32, to nearest even; Gaussian weights are finite, so no NaN can be rounded away. */
+/** BF16 is the upper half of f32, rounded to nearest even; Gaussian weights are finite, so there is no NaN to handle. */
 function toBf16(values: Float32Array): Uint8Array {
   const words = new Uint32Array(values.buffer, values.byteOffset, values.length);
   return halves(values, (_, i) => (words[i]! + 0x7fff + ((words[i]! >>> 16) & 1)) >>> 16);
@@ -201,7 +201,7 @@ export const STORAGES = {
 } as const satisfies Record<string, Storage>;
 export type StorageName = keyof typeof STORAGES;
 
-/** `count` values of mean 0 (Box and Muller's transform). */
+/** `count` Gaussian values of mean 0 (Box–Muller). */
 export function gaussian(
   count: number,
   next: () => number,
@@ -231,7 +231,7 @@ export class WeightStream {
     this.#one = this.#storage.encode(Float32Array.of(1));
   }
 
-  /** Norm weights are 1, as training starts them; so activations keep a plausible size. */
+  /** Norm weights are 1, as initialized for training, so activations keep their scale. */
   *tensor(name: string, count: number): Generator<Uint8Array> {
     if (name.includes('norm')) {
       yield Buffer.alloc(count * this.#storage.bytes, this.#one);

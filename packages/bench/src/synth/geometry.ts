@@ -1,6 +1,6 @@
 /**
  * Shapes of synthetic models: Llama configurations as Hugging Face writes them, the presets of the format, and models
- * that no family of the converter reads yet.
+ * that the converter does not read yet.
  */
 import { FAMILIES, readModelConfig, tensorNameMap } from '@cflow/convert';
 import {
@@ -14,7 +14,7 @@ import {
   parseModelConfig,
 } from '@cflow/format';
 
-/** The fields that Hugging Face's config.json needs; everything else has its usual default. */
+/** The fields that Hugging Face's config.json needs; other fields have defaults. */
 const LLAMA: Record<string, Record<string, unknown>> = {
   /** Llama 3.2 1B. */
   'llama-1b': {
@@ -44,7 +44,7 @@ const LLAMA: Record<string, Record<string, unknown>> = {
     rms_norm_eps: 1e-5,
     tie_word_embeddings: false,
   },
-  /** No dimension is a multiple of a tile or, but for the heads, of a group. */
+  /** No dimension is a multiple of a tile, and none but the heads of a group. */
   'llama-tiny': {
     hidden_size: 72,
     intermediate_size: 200,
@@ -72,14 +72,14 @@ const OLMOE_LAYER: ModelConfigInput['layers'][number] = {
   experts: { count: 64, topK: 8, dim: 1024, activation: 'silu', normalizeTopK: false },
 };
 
-/** The same attention and experts in layers of arch2_4: a small dense FFN beside experts that are added two layers later. */
+/** The same attention and experts in layers of arch2_4: a small dense FFN, and experts that are added two layers later. */
 const OLMOE_DELAYED_LAYER: ModelConfigInput['layers'][number] = {
   ...OLMOE_LAYER,
   attention: { ...OLMOE_LAYER.attention, qkNorm: 'none' },
   ffn: { dim: 2048, activation: 'silu' },
 };
 
-/** The shapes of Mixtral, an eighth of its size: grouped queries, eight experts that are FFNs each, two of them chosen. */
+/** The shapes of Mixtral, an eighth of its size: GQA, eight experts, top-2. */
 const MIXTRAL_LAYER: ModelConfigInput['layers'][number] = {
   attention: {
     heads: 16,
@@ -91,7 +91,7 @@ const MIXTRAL_LAYER: ModelConfigInput['layers'][number] = {
   experts: { count: 8, topK: 2, dim: 5632, activation: 'silu', normalizeTopK: true },
 };
 
-/** Models that exist as a configuration only: there is no checkpoint of theirs to write. */
+/** Models without a checkpoint format. */
 const MODELS: Record<string, ModelConfig> = {
   olmoe: parseModelConfig({
     name: 'olmoe',
@@ -130,7 +130,7 @@ const MODELS: Record<string, ModelConfig> = {
 export const GEOMETRIES: readonly string[] = [LLAMA, PRESETS, MODELS].flatMap(Object.keys);
 
 export interface StoredTensor {
-  /** As the checkpoint's family calls it. */
+  /** Tensor name in the checkpoint. */
   readonly name: string;
   readonly shape: readonly number[];
   readonly count: number;
@@ -142,19 +142,19 @@ export interface Geometry {
   readonly tensors: readonly StoredTensor[];
 }
 
-/** How large a model is to be: its own number of layers, another, or as many as come closest to so many bytes. */
+/** Size of a model: its own number of layers, another, or the number closest to a size in bytes. */
 export interface ModelSize {
   readonly layers?: number | undefined;
   readonly bytes?: number | undefined;
 }
 
 /**
- * The checkpoint of the model called `name`, with as many layers as bring the weights closest to `bytes` (at least one).
- * @throws CflowError USAGE for an unknown name, and for a model that has no checkpoint
+ * The checkpoint of the geometry `name`, with the number of layers closest to `bytes` (at least one).
+ * @throws CflowError USAGE for an unknown name or a model without a checkpoint format
  */
 export function geometryOf(name: string, bytes: number | undefined, bytesEach: number): Geometry {
   if (Object.hasOwn(MODELS, name)) {
-    throw new CflowError('USAGE', `${name} is no checkpoint that the converter reads`, {
+    throw new CflowError('USAGE', `${name} has no checkpoint format that the converter reads`, {
       field: 'geometry',
       value: name,
       remedy: 'use --format cflow or gguf',
@@ -164,7 +164,7 @@ export function geometryOf(name: string, bytes: number | undefined, bytesEach: n
 }
 
 /**
- * The configuration of the model called `name`.
+ * The configuration of the geometry `name`.
  * @throws CflowError USAGE for an unknown name
  */
 export function modelOf(name: string, size: ModelSize, bytesEach: number): ModelConfig {
@@ -183,10 +183,10 @@ function configOf(name: string, layers: number | undefined): ModelConfig {
   return layers === undefined ? config : withLayers(config, layers);
 }
 
-/** The first layers, again from the start where there are not enough. */
+/** The first layers, repeated from the start if there are too few. */
 function withLayers(config: ModelConfig, count: number): ModelConfig {
   const layers = Array.from({ length: count }, (_, i) => config.layers[i % config.layers.length]!);
-  // A merge must come after the last layer, whatever their number.
+  // A merge must follow the last layer.
   const merge = config.mergeInterval === undefined || count % config.mergeInterval === 0;
   return parseModelConfig({ ...config, layers, ...(merge ? {} : { mergeInterval: 1 }) });
 }
@@ -218,7 +218,7 @@ function llamaJson(name: string, layers: number | undefined): Record<string, unk
 function presetJson(name: string, layers: number | undefined): Record<string, unknown> {
   const preset = Object.hasOwn(PRESETS, name) ? PRESETS[name] : undefined;
   if (!preset) {
-    throw new CflowError('USAGE', `no geometry is called ${JSON.stringify(name)}`, {
+    throw new CflowError('USAGE', `unknown geometry ${JSON.stringify(name)}`, {
       field: 'geometry',
       value: name,
       remedy: `one of ${GEOMETRIES.join(', ')}`,

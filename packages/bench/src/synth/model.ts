@@ -1,4 +1,4 @@
-/** Writes synthetic models straight as .cflow, .vflow or .gguf: no checkpoint in between, memory of a few stripes. */
+/** Writes synthetic models directly as .cflow, .vflow or .gguf, in memory of a few stripes. */
 import { crc32 } from 'node:zlib';
 import {
   AtomicFile,
@@ -31,12 +31,12 @@ export const MODEL_FORMATS: readonly ModelFormat[] = ['cflow', 'vflow', 'gguf'];
 export interface SynthModelOptions extends ModelSize {
   readonly target: string;
   readonly format: ModelFormat;
-  /** A name, or a model of any other shape. */
+  /** A geometry name, or a configuration. */
   readonly geometry: string | ModelConfig;
   readonly dtype: Dtype;
   readonly seed: number;
   readonly overwrite?: boolean;
-  /** Ends the work with CflowError INTERRUPTED; nothing is left at the target. */
+  /** Aborts with CflowError INTERRUPTED; the target is absent. */
   readonly signal?: AbortSignal;
   readonly onProgress?: (done: number, total: number) => void;
 }
@@ -64,7 +64,7 @@ export async function synthesizeModel(options: SynthModelOptions): Promise<Synth
   const config =
     typeof geometry === 'string' ? modelOf(geometry, options, (scaleBytes + groupBytes) / group) : geometry;
   await checkTarget(target, [], overwrite);
-  const weights = new TileWeights(dtype, options.seed);
+  const weights = TileWeights.of(dtype, options.seed);
   const { bytes, write } =
     format === 'gguf' ? ggufJob(config, weights) : containerJob(config, weights, format, options);
   const file = await AtomicFile.create(target, bytes);
@@ -85,7 +85,7 @@ interface Job {
   write(sink: ByteSink): Promise<void>;
 }
 
-/** Tells of progress, and stops between writes. */
+/** Reports progress, and stops between writes. */
 function observed(
   sink: ByteSink,
   total: number,
@@ -159,7 +159,7 @@ function ggufJob(config: ModelConfig, weights: TileWeights): Job {
   };
 }
 
-/** A pool of groups has no weights for rows that end within one. */
+/** Rows must consist of whole groups: the pool has no partial groups. */
 function requireWholeGroups(tensors: readonly GgufTensorPlan[], dtype: Dtype): void {
   const ragged = tensors.find((tensor) => tensor.parts[0]?.matrix && tensor.dtype !== dtype);
   if (!ragged) return;

@@ -96,7 +96,7 @@ function bytesOf({ bytes }: SynthArgs): { bytes?: number } {
 function dtypeOf<T extends string>({ dtype, format }: SynthArgs, names: readonly T[], usual: T): T {
   const found = dtype === undefined ? usual : names.find((name) => name === dtype);
   if (found) return found;
-  throw new CflowError('USAGE', `--dtype ${dtype} is none of --format ${format}`, {
+  throw new CflowError('USAGE', `--dtype ${dtype} does not apply to --format ${format}`, {
     field: 'dtype',
     value: dtype,
     remedy: `one of ${names.join(', ')}`,
@@ -107,7 +107,7 @@ function refuse(field: string, given: boolean, remedy: string): void {
   if (given) throw new CflowError('USAGE', `--${field} does not apply to this --format`, { field, remedy });
 }
 
-/** Percent and rate on a terminal; nothing where output is collected. */
+/** Percent and rate on a terminal; nothing if output is redirected. */
 function progressLine(quiet: boolean) {
   if (quiet || !process.stderr.isTTY) return { update: () => undefined, stop: () => undefined };
   const started = performance.now();

@@ -1,6 +1,6 @@
 /**
  * Synthetic weights, already quantized: a pool of Gaussian groups is quantized once for each standard deviation, and
- * every tile is a run of groups from a place of its own. The same tensor has the same weights in every file format.
+ * every tile is a range of groups at its own offset. The same tensor has the same weights in every file format.
  */
 import {
   DTYPES,
@@ -23,7 +23,7 @@ import { gaussian } from './checkpoint.js';
 const POOL_TILES = 64;
 const TILE_VALUES = TILE_ROWS * TILE_COLS;
 const POOL_VALUES = POOL_TILES * TILE_VALUES;
-/** Of a vector that is no norm: a bias. */
+/** Standard deviation of biases. */
 const BIAS_DEVIATION = 0.02;
 const ANY = { layer: 0, matrixId: 0, expert: 0, rowOffset: 0 };
 
@@ -31,24 +31,35 @@ const ANY = { layer: 0, matrixId: 0, expert: 0, rowOffset: 0 };
 interface Pool {
   readonly scales: Uint8Array;
   readonly data: Uint8Array;
-  /** The same, each group's scale before its data, as GGUF has them. */
+  /** The same, with each group's scale before its data, as in GGUF. */
   readonly blocks: Uint8Array;
 }
 
-/** Where the groups of a tile lie in the pool. */
+/** Position of the groups of a tile in the pool. */
 interface TileGroups {
   readonly pool: Pool;
-  /** First group of the tile; row r begins `r * perRow` behind it. */
+  /** First group of the tile; row r starts at `+ r * perRow`. */
   readonly start: number;
   readonly perRow: number;
 }
 
-/** Weights of a model by tensor and place. Same seed and dtype, same weights; nothing depends on the order of calls. */
+let latest: WeakRef<TileWeights> | undefined;
+
+/** Weights of a model by tensor and position. They depend on seed and dtype, not on the order of calls. */
 export class TileWeights {
   readonly dtype: Dtype;
   readonly #seed: number;
   readonly #unit: Float32Array;
   readonly #pools = new Map<number, Pool>();
+
+  /** Reuses the pools of the latest model if dtype and seed are the same, e.g. for another file format. */
+  static of(dtype: Dtype, seed: number): TileWeights {
+    const last = latest?.deref();
+    if (last?.dtype === dtype && last.#seed === seed) return last;
+    const weights = new TileWeights(dtype, seed);
+    latest = new WeakRef(weights);
+    return weights;
+  }
 
   constructor(dtype: Dtype, seed: number) {
     this.dtype = dtype;
@@ -57,7 +68,7 @@ export class TileWeights {
     this.#unit = gaussian(POOL_VALUES, () => random.next(), 1);
   }
 
-  /** The bytes of a stripe as the format has them: tiles of `header | scales | data`. */
+  /** The bytes of a stripe in the file format: tiles of `header | scales | data`. */
   stripe(stripe: Stripe): Uint8Array {
     const { dtype } = this;
     const { tensor, rows, rowOffset } = stripe;
@@ -77,8 +88,8 @@ export class TileWeights {
   }
 
   /**
-   * Rows `first` and on of a matrix as GGUF has them: row after row, each group as `scale | data`.
-   * @param rowOf the row of the tensor that stands at a row of the output
+   * Rows of a matrix from `first`, in GGUF order: row-major, each group as `scale | data`.
+   * @param rowOf maps a row of the output to a row of the tensor
    */
   rows(tensor: TensorSpec, first: number, count: number, rowOf: (row: number) => number): Uint8Array {
     const { scaleBytes, groupBytes, group } = DTYPES[this.dtype];
@@ -98,7 +109,7 @@ export class TileWeights {
     return out;
   }
 
-  /** A tensor that is stored as plain f32: norms are 1, as training starts them; biases and routers are Gaussian. */
+  /** A tensor stored as f32: norms are 1, as initialized for training; biases and routers are Gaussian. */
   plain(tensor: TensorSpec): Float32Array {
     const count = tensor.shape.reduce((product, n) => product * n, 1);
     if (tensor.name.includes('norm')) return new Float32Array(count).fill(1);
@@ -146,7 +157,7 @@ export class TileWeights {
     return pool;
   }
 
-  /** 32 bits of a tensor's name and a place (FNV-1a, then the finalizer of MurmurHash3). */
+  /** 32-bit hash of tensor name and position (FNV-1a, then the finalizer of MurmurHash3). */
   #hash(name: string, row: number, col: number): number {
     let h = 0x811c9dc5 ^ this.#seed;
     for (let i = 0; i < name.length; i++) h = Math.imul(h ^ name.charCodeAt(i), 0x01000193);
@@ -157,7 +168,7 @@ export class TileWeights {
   }
 }
 
-/** Outputs of a matrix over inputs of unit size have unit size; the embedding starts the residual at unit size. */
+/** Unit-variance inputs give unit-variance outputs; embeddings have unit variance. */
 export function deviationOf({ matrix, shape }: TensorSpec): number {
   return matrix === 'embedding' ? 1 : 1 / Math.sqrt(shape[1]!);
 }
@@ -166,7 +177,7 @@ function slice(bytes: Uint8Array, start: number, groups: number, each: number): 
   return bytes.subarray(start * each, (start + groups) * each);
 }
 
-/** Zeroes what lies beyond the `used` weights of the last group of each row: level 8 of q4_0, level 0 of q8_0. */
+/** Zeroes the padding after the `used` weights of the last group of each row: level 8 of q4_0, level 0 of q8_0. */
 function padLastGroups(dtype: Dtype, data: Uint8Array, rows: number, perRow: number, used: number): void {
   const { groupBytes } = DTYPES[dtype];
   for (let row = 0; row < rows; row++) {
@@ -179,7 +190,7 @@ function padLastGroups(dtype: Dtype, data: Uint8Array, rows: number, perRow: num
   }
 }
 
-/** `scale | data` of group after group. */
+/** `scale | data` of each group. */
 function interleave(
   scales: Uint8Array,
   data: Uint8Array,

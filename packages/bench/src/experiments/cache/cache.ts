@@ -39,7 +39,7 @@ export const cache = experiment({
         type: 'number',
         array: true,
         default: HALF_LIVES,
-        describe: 'of LRFU, in tokens',
+        describe: 'half-lives of LRFU, tokens',
       })
       .conflicts('trace', 'record'),
   timed: false,
@@ -59,7 +59,7 @@ export const cache = experiment({
 
 interface CacheReport {
   readonly report: ReplayReport;
-  /** Where the model was at hand and predicts. */
+  /** With a model that predicts. */
   readonly predicted?: Predictions | undefined;
 }
 
@@ -69,7 +69,7 @@ async function replayFile(
   policies: readonly Policy[],
 ): Promise<CacheReport> {
   if (trace === undefined)
-    throw new CflowError('USAGE', 'no trace is named', { remedy: 'name a trace, or a model with --record' });
+    throw new CflowError('USAGE', 'no trace given', { remedy: 'give a trace, or a model with --record' });
   await requireFile(trace);
   return { report: await replayTrace(await readTrace(trace), shares, policies) };
 }
@@ -113,7 +113,7 @@ function rateMetrics({ policy, rates }: ReplayRow, { sizes }: ReplayReport): Met
   );
 }
 
-/** Misses are what a token waits for. */
+/** A token waits for misses. */
 function gains({ rows, sizes }: ReplayReport): Metric[] {
   const recent = rows.find(({ policy }) => policy === LRU);
   if (!recent) return [];
@@ -144,7 +144,7 @@ function predictionMetrics({ foreseen, right }: Predictions): Metric[] {
 
 function rateTable({ model, tokens, experts, sizes, rows }: ReplayReport): Table {
   return {
-    title: `${model}, ${tokens} tokens: experts found in memory, %, of ${experts}; the cache begins empty`,
+    title: `${model}, ${tokens} tokens: hit rate of the expert cache, %, of ${experts} experts; the cache starts empty`,
     columns: ['policy', ...sizes.map(({ share, slots }) => `${percent(share)} = ${slots}`)],
     rows: rows.map(({ policy, rates }) => [policy.name, ...rates.map((rate) => rounded(100 * rate))]),
   };

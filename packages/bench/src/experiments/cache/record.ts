@@ -1,4 +1,4 @@
-/** Records what the routers of a model choose, and how often the prediction of the next layer's is right. */
+/** Records the routings of a model, and the accuracy of the prediction of the next layer's. */
 import { CflowError, type ModelConfig } from '@cflow/format';
 import {
   type Engine,
@@ -40,8 +40,8 @@ function withEngine<T>(
 }
 
 /**
- * Routings of texts, split at <|endoftext|>, or of what the model says itself; token by token, `tokens` in all.
- * @throws CflowError UNSUPPORTED for a model without experts, USAGE without a tokenizer or a text
+ * Routings of documents, split at <|endoftext|>, or of generated text; `tokens` tokens in total.
+ * @throws CflowError UNSUPPORTED for a model without experts, USAGE without a tokenizer or a document
  */
 export function record(path: string, texts: string | undefined, tokens: number): Promise<Recording> {
   return withEngine(path, { recordRoutings: true, maxBatch: 1 }, async (opened) => {
@@ -73,7 +73,7 @@ async function inSession<T>(engine: Engine, use: (session: EngineSession) => Pro
 
 const SEED = 1;
 
-/** Draws tokens at temperature 1, a new sequence where one ends. */
+/** Samples tokens at temperature 1; starts a new sequence when one ends. */
 async function speak({ engine, config }: Opened, tokens: number): Promise<void> {
   const next = sampler(SEED, config.eosTokenIds);
   for (let left = tokens; left > 0; ) {
@@ -90,15 +90,15 @@ async function speak({ engine, config }: Opened, tokens: number): Promise<void> 
   }
 }
 
-/** What predictions did for experts that were not in memory. */
+/** Effect of predictions on experts that were not in memory. */
 export interface Predictions {
-  /** Of the experts that had to be read, those on their way when they were called. */
+  /** Share of the experts read that were already in flight when needed. */
   readonly foreseen: number;
-  /** Of the experts that were read ahead, those that were then called. */
+  /** Share of the prefetched experts that were then used. */
   readonly right: number;
 }
 
-/** Runs the texts with as few experts in memory as there can be. Layers with delayed experts need no prediction. */
+/** Runs with the smallest expert cache. Layers with delayed experts need no prediction. */
 export function predictions(
   path: string,
   { layers }: ModelConfig,
@@ -106,7 +106,7 @@ export function predictions(
   tokens: number,
 ): Promise<Predictions> {
   const topK = Math.max(...layers.map(({ experts }) => experts?.topK ?? 0));
-  // Those in use, and those that are read ahead beside them.
+  // Experts in use, and those prefetched.
   const direct = { expertSlots: 2 * topK };
   return withEngine(
     path,

@@ -1,4 +1,4 @@
-/** Recorded routings against policies and sizes of the cache of experts. */
+/** Replays recorded routings with policies and sizes of the expert cache. */
 import { CflowError } from '@cflow/format';
 import { HALF_LIFE, type Trace } from '@cflow/runtime-native';
 import { type BenchAddon, type CacheReplay, requireBenchAddon } from '../../runner/addon.js';
@@ -7,16 +7,16 @@ import { breathe } from '../../runner/resources.js';
 
 export interface Policy {
   readonly name: string;
-  /** As the engine's; undefined = Belady's optimum. */
+  /** Half-life of LRFU, as in the engine; undefined: Belady's optimum. */
   readonly halfLife: number | undefined;
-  /** What the latest token chose is worth more, as in the engine. */
+  /** Experts of the latest token have more weight, as in the engine. */
   readonly repeat?: boolean;
 }
 
 export const LRU: Policy = { name: 'LRU', halfLife: 0 };
 export const LFU: Policy = { name: 'LFU', halfLife: Number.POSITIVE_INFINITY };
 export const OPTIMUM: Policy = { name: 'optimum', halfLife: undefined };
-/** What the engine does by default. */
+/** The engine's default policy. */
 export const ENGINE: Policy = {
   name: `the engine (LRFU ${HALF_LIFE}, repeats)`,
   halfLife: HALF_LIFE,
@@ -25,14 +25,14 @@ export const ENGINE: Policy = {
 export const lrfu = (halfLife: number): Policy => ({ name: `LRFU ${halfLife}`, halfLife });
 
 export interface ReplaySize {
-  /** Of the experts, 0 to 1. */
+  /** Share of the experts, 0 to 1. */
   readonly share: number;
   readonly slots: number;
 }
 
 export interface ReplayRow {
   readonly policy: Policy;
-  /** Hit rate at each size, 0 to 1. */
+  /** Hit rate of each size, 0 to 1. */
   readonly rates: readonly number[];
 }
 
@@ -44,10 +44,10 @@ export interface ReplayReport {
   readonly rows: readonly ReplayRow[];
 }
 
-/** Routings as the addon replays them. */
+/** Routings in the form that the addon replays. */
 export type Keys = Omit<CacheReplay, 'slots' | 'halfLife' | 'repeat'>;
 
-/** Experts numbered over all layers, those of a token one after another. */
+/** Experts numbered over all layers, in order of tokens. */
 export function keysOf({ header: { layers, expertDelay }, tokens }: Trace): Keys {
   const first = [0];
   for (const { experts } of layers) first.push(first.at(-1)! + experts);
@@ -62,21 +62,21 @@ export function keysOf({ header: { layers, expertDelay }, tokens }: Trace): Keys
 
 const countOf = ({ firstKeys }: Keys) => firstKeys.at(-1)!;
 
-/** So much of the experts, but as many slots as calls in flight hold. */
+/** Slots of a share of the experts, at least those that calls in flight hold. */
 export function sizeOf(share: number, keys: Keys): ReplaySize {
   const least = keys.inFlight * Math.max(...keys.calls);
   const slots = Math.min(countOf(keys), Math.max(least, Math.round(share * countOf(keys))));
   return { share, slots };
 }
 
-/** @throws CflowError UNSUPPORTED without the addon, USAGE for a trace without a token */
+/** @throws CflowError UNSUPPORTED without the addon, USAGE for an empty trace */
 export async function replayTrace(
   trace: Trace,
   shares: readonly number[],
   policies: readonly Policy[],
 ): Promise<ReplayReport> {
   const addon = requireBenchAddon();
-  if (trace.tokens.length === 0) throw new CflowError('USAGE', 'the trace has no token');
+  if (trace.tokens.length === 0) throw new CflowError('USAGE', 'the trace has no tokens');
   const keys = keysOf(trace);
   const sizes = shares.map((share) => sizeOf(share, keys));
   const rows: ReplayRow[] = [];
@@ -101,17 +101,17 @@ async function hits(
   return (await answered(addon.simulateCache({ ...keys, slots, halfLife, repeat }))).hits;
 }
 
-// Belady’s optimum: evict what is used again last. No policy can hit more often, and none can know.
+// Belady’s optimum: evict the key whose next use is furthest. No policy hits more often, and none can know the future.
 const NEVER = Number.MAX_SAFE_INTEGER;
 
 /**
- * Hits of the best replacement there could be, beginning with an empty cache. The keys of a call are looked up before
- * any of them is let in, as the engine does it.
+ * Hits of the optimal policy, from an empty cache. The keys of a call are looked up before any of them is inserted, as
+ * in the engine.
  * @param calls keys of each call of a token
  */
 export function optimumHits(keys: Int32Array, calls: Int32Array, slots: number): number {
   const next = nextUses(keys);
-  /** The next use of each key that is in the cache. */
+  /** Next use of each cached key. */
   const cached = new Map<number, number>();
   let hits = 0;
   for (let at = 0, call = 0; at < keys.length; call = (call + 1) % calls.length) {
@@ -128,7 +128,7 @@ export function optimumHits(keys: Int32Array, calls: Int32Array, slots: number):
   return hits;
 }
 
-/** By place: where the same key comes next. */
+/** By position: next position of the same key. */
 function nextUses(keys: Int32Array): Float64Array {
   const next = new Float64Array(keys.length);
   const seen = new Map<number, number>();

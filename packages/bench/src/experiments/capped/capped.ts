@@ -1,6 +1,6 @@
 /**
- * Our engine and llama.cpp decoding the same weights under the same memory cap. Each run is a process in a memory cgroup
- * that counts its page cache, and begins with no page of the file in memory.
+ * Decode of our engine and llama.cpp on the same weights under the same memory cap. Each run is a process in a memory
+ * cgroup that counts its page cache, and starts with an empty page cache of the file.
  */
 import { stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -20,16 +20,16 @@ import type { CappedJob, CappedLengths, CappedRun } from './run.js';
 
 export interface CappedOptions extends CappedLengths {
   readonly file: string;
-  /** The same weights for llama.cpp; absent: exported beside the model, and removed again. */
+  /** The same weights for llama.cpp; absent: exported next to the model, then removed. */
   readonly gguf?: string | undefined;
-  /** Bytes of the cgroup, of which our engine is told; absent: half of the file. */
+  /** Limit of the cgroup and of our engine, bytes; absent: half of the file size. */
   readonly memory?: number | undefined;
   readonly threads: number;
   readonly runs: number;
 }
 
 export interface CappedRow {
-  readonly subject: string;
+  readonly engine: string;
   readonly tries: readonly GroupRun<CappedRun>[];
 }
 
@@ -72,12 +72,12 @@ export const capped = experiment({
   shown: /^decode, times|^same token/,
 });
 
-/** @throws CflowError UNSUPPORTED (no peer, no cgroup v1, no dd, no GGUF of the model), and whatever a run fails with */
+/** @throws CflowError UNSUPPORTED (no node-llama-cpp, cgroup v1, dd or GGUF of the model), and errors of the runs */
 export async function benchCapped(options: CappedOptions, run: Run): Promise<CappedReport> {
-  // What is missing is reported before gigabytes are written.
+  // Report missing requirements before writing gigabytes.
   await loadPeer();
   await (await groupOf(2 ** 30)).remove();
-  // An export lies on the disk of the model, so that both engines read from the same.
+  // Export to the disk of the model, so that both engines read from the same disk.
   const near = options.gguf === undefined ? dirname(options.file) : tmpdir();
   return temporaryFolder(near, 'capped', async (folder) => {
     const gguf = options.gguf ?? join(folder, 'model.gguf');
@@ -89,7 +89,7 @@ export async function benchCapped(options: CappedOptions, run: Run): Promise<Cap
   });
 }
 
-interface Subject {
+interface Variant {
   readonly name: string;
   readonly job: CappedJob;
   readonly runs: number;
@@ -108,22 +108,22 @@ async function measureAll(
   const memory = options.memory ?? Math.floor(fileBytes / 2);
   const common = { threads, memory, vocabSize, lengths: { warmup, tokens } };
   const theirs: CappedJob = { engine: 'llama.cpp', file: gguf, ...common };
-  const subjects: Subject[] = [
+  const variants: Variant[] = [
     { name: OURS, job: { engine: 'cflow', file, ...common }, runs },
     ...(library ? [{ name: MAPPED, job: theirs, runs, environment: { LD_PRELOAD: library } }] : []),
     { name: SHIPPED, job: theirs, runs: 1 },
   ];
   const tries = await run.turns({
-    subjects,
+    variants,
     rounds: runs,
-    roundsOf: (subject) => subject.runs,
-    name: (subject) => subject.name,
+    roundsOf: (variant) => variant.runs,
+    name: (variant) => variant.name,
     async measure({ job, environment }) {
       await dropPages(job.file);
       return runInGroup<CappedRun>(await groupOf(memory), 'capped', job, environment);
     },
   });
-  const rows = subjects.map((subject, i) => ({ subject: subject.name, tries: tries[i]! }));
+  const rows = variants.map((variant, i) => ({ engine: variant.name, tries: tries[i]! }));
   return {
     model: name,
     fileBytes,
@@ -136,11 +136,11 @@ async function measureAll(
   };
 }
 
-/** @throws CflowError UNSUPPORTED: without a cap there is nothing to compare */
+/** @throws CflowError UNSUPPORTED: the comparison needs a cap */
 async function groupOf(limit: number): Promise<MemoryGroup> {
   const group = await MemoryGroup.create('capped', limit);
   if (typeof group !== 'string') return group;
   throw new CflowError('UNSUPPORTED', group, {
-    remedy: 'run as root where cgroup v1 has its memory controller',
+    remedy: 'run as root on a system with the memory controller of cgroup v1',
   });
 }

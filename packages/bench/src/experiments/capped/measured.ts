@@ -13,7 +13,7 @@ export const MAPPED = 'llama.cpp, not repacked';
 const MB = 1e6;
 
 const runsOf = (row: CappedRow | undefined) => row?.tries.flatMap(({ run }) => run ?? []) ?? [];
-const rowOf = ({ rows }: CappedReport, subject: string) => rows.find((row) => row.subject === subject);
+const rowOf = ({ rows }: CappedReport, engine: string) => rows.find((row) => row.engine === engine);
 
 const speed = ({ tokenSeconds }: CappedRun) =>
   tokenSeconds.length / tokenSeconds.reduce((sum, s) => sum + s, 0);
@@ -22,7 +22,7 @@ interface Figure {
   readonly name: string;
   readonly unit: string;
   readonly better: Metric['better'];
-  /** Of each run that has it. */
+  /** Value of a run; undefined if missing. */
   readonly of: (row: CappedRow) => readonly number[];
 }
 
@@ -54,7 +54,7 @@ const FIGURES: readonly Figure[] = [
 
 const killed = ({ tries }: CappedRow) => tries.filter(({ group }) => group.killed).length;
 
-/** `subject: figure`; `decode, times llama.cpp` of each round, and how often both choose the same token. */
+/** `engine: figure`; `decode, times llama.cpp` of each round, and how often both select the same token. */
 export function cappedMeasured(report: CappedReport): Measured {
   const figures = report.rows.map((row) => ({ row, metrics: metricsOf(row) }));
   return {
@@ -66,7 +66,7 @@ export function cappedMeasured(report: CappedReport): Measured {
 function metricsOf(row: CappedRow): Metric[] {
   return FIGURES.flatMap(({ name, unit, better, of }) => {
     const values = of(row);
-    return values.length ? [metric(`${row.subject}: ${name}`, unit, better, values)] : [];
+    return values.length ? [metric(`${row.engine}: ${name}`, unit, better, values)] : [];
   });
 }
 
@@ -85,7 +85,7 @@ function against(report: CappedReport): Metric[] {
   ];
 }
 
-/** % of the timed positions. Logits of random weights lie close together: a rounding decides some. */
+/** % of the timed positions. Logits of random weights are close, so rounding decides some. */
 function agreement([ours, theirs]: readonly [CappedRun, CappedRun]): number {
   const same = ours.chosen.filter((token, i) => token === theirs.chosen[i]).length;
   return (100 * same) / ours.chosen.length;
@@ -101,10 +101,10 @@ function subjectTable(
   };
   const measured = FIGURES.filter(({ name }) => name !== 'killed');
   return {
-    title: `${model}, ${mega(fileBytes)}, in ${mega(memory)}: ${tokens} pseudo-random tokens after ${warmup}, the same in both; ${threadsText(threads)}`,
+    title: `${model}, ${mega(fileBytes)}, in ${mega(memory)}: ${tokens} pseudo-random tokens after ${warmup}, the same for both; ${threadsText(threads)}`,
     columns: ['', ...measured.map(({ name, unit }) => `${name}, ${unit}`), 'killed'],
     rows: figures.map(({ row, metrics }) => [
-      row.subject,
+      row.engine,
       ...measured.map(({ name }) => cell(metrics, name)),
       `${killed(row)} of ${row.tries.length}`,
     ]),
@@ -114,14 +114,14 @@ function subjectTable(
 const mega = (bytes: number) => `${(bytes / MB).toFixed(0)} MB`;
 
 const NOT_REPACKED =
-  'weights stay in the mapped file: a symbol preloaded in front of its function that chooses the buffer to repack into';
+  'weights stay memory-mapped: a preloaded symbol replaces the function that selects the repacking buffer';
 
 function conditions(report: CappedReport): Table {
   const { rows, readAheadKib } = report;
   const backends = rows.flatMap((row) =>
     runsOf(row)
       .slice(0, 1)
-      .map(({ backend }) => [row.subject, backend]),
+      .map(({ backend }) => [row.engine, backend]),
   );
   const ahead = readAheadKib === undefined ? 'unknown' : `${readAheadKib} KiB`;
   return {
@@ -133,8 +133,8 @@ function conditions(report: CappedReport): Table {
         'not repacked',
         rowOf(report, MAPPED) ? NOT_REPACKED : 'not measured: no C compiler (cc) to build it with',
       ],
-      ['memory', 'a cgroup, page cache included; nothing of the file is in memory when a run begins'],
-      ['readahead of the disk', `${ahead}; llama.cpp’s speed depends on it, 128 KiB is kind to it`],
+      ['memory', 'a cgroup, page cache included; the page cache of the file is empty when a run starts'],
+      ['disk readahead', `${ahead}; llama.cpp’s speed depends on it, and 128 KiB favors it`],
     ],
   };
 }

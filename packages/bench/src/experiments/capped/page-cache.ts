@@ -1,4 +1,4 @@
-/** What the kernel keeps of a file, and how far it reads ahead. */
+/** Page cache and readahead of a file. */
 import { execFile } from 'node:child_process';
 import { open, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -6,12 +6,12 @@ import { promisify } from 'node:util';
 import { CflowError } from '@cflow/format';
 
 /**
- * Takes a file out of the page cache: pages that an earlier process is charged for cost a later one nothing.
- * @throws CflowError UNSUPPORTED where GNU dd is not there
+ * Drops a file from the page cache: pages charged to an earlier process are free for a later one.
+ * @throws CflowError UNSUPPORTED without GNU dd
  */
 export async function dropPages(file: string): Promise<void> {
   const handle = await open(file);
-  // What is not written yet cannot be dropped.
+  // Dirty pages cannot be dropped.
   await handle.sync().finally(() => handle.close());
   try {
     await promisify(execFile)('dd', [`if=${file}`, 'iflag=nocache', 'count=0', 'status=none']);
@@ -33,12 +33,12 @@ export function deviceNumbers(device: number): string {
   return `${major}:${minor}`;
 }
 
-/** KiB that a mapped page brings with it; undefined where the file system has no disk of its own. */
+/** Readahead of page faults, KiB; undefined if the file system has no disk. */
 export async function readAheadKib(file: string, root = '/sys/dev/block'): Promise<number | undefined> {
   const device = join(root, deviceNumbers((await stat(file)).dev));
-  // A partition has what its disk has.
+  // A partition uses the setting of its disk.
   for (const queue of ['queue', '../queue']) {
-    // Not joined: the folder is a link, and `..` is meant behind it.
+    // Not `join`: the directory is a symbolic link, and `..` refers to its target.
     const found = await readFile(`${device}/${queue}/read_ahead_kb`, 'utf8').catch(() => undefined);
     if (found !== undefined) return Number(found);
   }

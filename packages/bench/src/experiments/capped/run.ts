@@ -9,7 +9,7 @@ import { randomIds } from '../../runner/tokens.js';
 export type EngineName = 'cflow' | 'llama.cpp';
 
 export interface CappedLengths {
-  /** Tokens decoded before any is timed, so that what is kept in memory is in a steady state. */
+  /** Tokens decoded before any is timed, so that the caches reach a steady state. */
   readonly warmup: number;
   /** Tokens decoded and timed, one by one. */
   readonly tokens: number;
@@ -17,29 +17,29 @@ export interface CappedLengths {
 
 export interface CappedJob {
   readonly engine: EngineName;
-  /** .cflow, .vflow or .gguf, as the engine reads it. */
+  /** .cflow, .vflow or .gguf, depending on the engine. */
   readonly file: string;
   readonly threads: number;
-  /** Bytes that our engine keeps to; llama.cpp has no such option. */
+  /** Memory limit of our engine, bytes; llama.cpp has no such option. */
   readonly memory: number;
   readonly vocabSize: number;
   readonly lengths: CappedLengths;
 }
 
-/** Of one child. */
+/** One run. */
 export interface CappedRun {
   readonly openSeconds: number;
-  /** Of each timed token, choosing the next one included. */
+  /** Seconds of each timed token, including selection of the next. */
   readonly tokenSeconds: readonly number[];
-  /** Bytes that the process read from the disk for a timed token; undefined where the system does not say. */
+  /** Bytes read from disk per timed token; undefined if the system does not report them. */
   readonly bytesPerToken: number | undefined;
-  /** The most likely token after each timed one. */
+  /** Most likely token after each timed token. */
   readonly chosen: readonly number[];
-  /** What computes, in its own words. */
+  /** Engine and instruction set, as the engine reports them. */
   readonly backend: string;
 }
 
-/** @throws CflowError as the engines do, UNSUPPORTED without the peer */
+/** @throws CflowError UNSUPPORTED without node-llama-cpp, and errors of the engines */
 export function runCapped(job: CappedJob): Promise<CappedRun> {
   return ENGINES[job.engine](job);
 }
@@ -100,7 +100,7 @@ async function measure(
   return { tokenSeconds, chosen, bytesPerToken };
 }
 
-/** What this process, all its threads, had the disk read so far; mapped pages that it waited for are counted. */
+/** Bytes that all threads of this process have read from disk, page faults included. */
 function diskBytes(): number | undefined {
   try {
     const found = /^read_bytes: (\d+)/m.exec(readFileSync('/proc/self/io', 'utf8'));

@@ -1,6 +1,6 @@
 /**
- * Measures decode and prefill, of our engine and of llama.cpp on the same weights, each run in a fresh process and in
- * turns, with the read bandwidth of the machine measured beside every round.
+ * Measures decode and prefill of our engine and llama.cpp on the same weights, interleaved, each run in a fresh process,
+ * with the memory bandwidth measured in every round.
  */
 import { CflowError, criticalPath } from '@cflow/format';
 import type { OpenModelOptions } from '@cflow/runtime-native';
@@ -17,7 +17,7 @@ export interface DecodeBenchOptions extends Lengths {
   readonly file: string;
   /** The same weights for llama.cpp. */
   readonly gguf?: string | undefined;
-  /** Compute threads of llama.cpp, of the bandwidth, and of variants without a number of their own. */
+  /** Compute threads of llama.cpp, of the bandwidth, and the default of variants. */
   readonly threads: number;
   readonly runs: number;
   readonly variants: readonly Variant[];
@@ -29,9 +29,9 @@ export interface Variant {
   readonly options: OpenModelOptions;
 }
 
-/** Rates in tokens and 10^9 bytes a second; times in seconds. */
+/** Rates in tokens/s and GB/s; times in seconds. */
 export interface DecodeRow {
-  readonly subject: string;
+  readonly engine: string;
   readonly backend: string;
   readonly threads: number;
   readonly decodeTokensPerSecond: Spread;
@@ -39,9 +39,9 @@ export interface DecodeRow {
   readonly prefillTokensPerSecond: Spread;
   /** Weight bytes consumed per token × tokens per second. */
   readonly gigabytesPerSecond: Spread;
-  /** Of the read bandwidth of the same round with the same threads. */
+  /** Share of the memory bandwidth of the same round and number of threads. */
   readonly shareOfBandwidth?: Spread | undefined;
-  /** Counted by the engine while decoding; absent where it does not count. */
+  /** Counted by the engine during decode; absent if it does not count. */
   readonly countedBytesPerToken?: number | undefined;
   readonly barriersPerToken?: number | undefined;
   readonly openSeconds: Spread;
@@ -54,35 +54,35 @@ export interface DecodeRow {
 export interface DecodeReport extends Lengths {
   readonly model: string;
   readonly rounds: number;
-  /** Weight bytes that one token reads by the plan: every stream, and of the experts the chosen ones. */
+  /** Weight bytes per token according to the plan: every stream, and the selected experts. */
   readonly plannedBytesPerToken: number;
-  /** Best pass of each round, by number of threads; absent without the addon. */
+  /** Best pass per round, by number of threads; absent without the addon. */
   readonly readBandwidth: Readonly<Record<number, Spread>>;
   readonly rows: readonly DecodeRow[];
 }
 
-/** Positions of a context beyond the lengths of a command: a prompt, and the tokens around it. */
+/** Additional positions of the context for a short prompt and the tokens around it. */
 export const ROOM = 8;
 
-interface Subject {
+interface Entry {
   readonly name: string;
   readonly threads: number;
   readonly job: DecodeJob;
 }
 
 /**
- * `runs` rounds of every engine and variant.
- * @throws CflowError NOT_READABLE, UNSUPPORTED (no peer installed), and as a run does
+ * Measures `runs` rounds of every engine and variant.
+ * @throws CflowError NOT_READABLE, UNSUPPORTED without node-llama-cpp, and errors of the runs
  */
 export async function benchDecode(options: DecodeBenchOptions, run = new Run()): Promise<DecodeReport> {
   const { tokens, prefill, warmup, context, runs: rounds } = options;
   const { name, bytesPerToken } = await describeModel(options);
-  const subjects = await subjectsOf(options);
-  const bandwidths = new Map<number, number[]>(subjects.map(({ threads }) => [threads, []]));
+  const entries = await entriesOf(options);
+  const bandwidths = new Map<number, number[]>(entries.map(({ threads }) => [threads, []]));
   const results = await run.turns({
-    subjects,
+    variants: entries,
     rounds,
-    name: (subject) => subject.name,
+    name: (entry) => entry.name,
     async before() {
       for (const [threads, best] of bandwidths) {
         const passes = await readBandwidth(threads);
@@ -101,13 +101,13 @@ export async function benchDecode(options: DecodeBenchOptions, run = new Run()):
     rounds,
     plannedBytesPerToken: bytesPerToken,
     readBandwidth: Object.fromEntries(measured.map(([threads, best]) => [threads, spread(best)])),
-    rows: subjects.map((subject, i) =>
-      rowOf(subject, results[i]!, bandwidths.get(subject.threads)!, options, bytesPerToken),
+    rows: entries.map((entry, i) =>
+      rowOf(entry, results[i]!, bandwidths.get(entry.threads)!, options, bytesPerToken),
     ),
   };
 }
 
-/** @throws CflowError LIMIT_EXCEEDED if the context cannot take the lengths */
+/** @throws CflowError LIMIT_EXCEEDED if the lengths do not fit the context */
 function describeModel({ file, ...lengths }: DecodeBenchOptions) {
   return withModelFile(file, ({ config, dtype }) => {
     const { contextLength, name } = config;
@@ -125,12 +125,12 @@ function describeModel({ file, ...lengths }: DecodeBenchOptions) {
   });
 }
 
-/** Tokens of each sequence, by the option that gives their number. */
+/** Tokens of each sequence, by option name. */
 function longest({ prefill, warmup, tokens, context }: Lengths): Record<string, number> {
   return { prefill, warmup, tokens, context: context && context + tokens };
 }
 
-async function subjectsOf(options: DecodeBenchOptions): Promise<Subject[]> {
+async function entriesOf(options: DecodeBenchOptions): Promise<Entry[]> {
   const { file, gguf, threads, tokens, prefill, warmup, context } = options;
   const lengths = { tokens, prefill, warmup, context };
   const ours = options.variants.map(({ name, options: own }) => {
@@ -140,7 +140,7 @@ async function subjectsOf(options: DecodeBenchOptions): Promise<Subject[]> {
   });
   if (gguf === undefined) return ours;
   await requireFile(gguf);
-  // A missing peer is reported before anything is measured.
+  // Report missing node-llama-cpp before measuring.
   await loadPeer();
   const job: DecodeJob = { kind: 'llama.cpp', file: gguf, lengths, threads };
   return [...ours, { name: 'llama.cpp', threads, job }];
@@ -148,7 +148,7 @@ async function subjectsOf(options: DecodeBenchOptions): Promise<Subject[]> {
 
 /** @param bandwidth of each round; empty without the addon */
 function rowOf(
-  { name, threads }: Subject,
+  { name, threads }: Entry,
   runs: readonly DecodeRun[],
   bandwidth: readonly number[],
   { tokens, prefill }: Lengths,
@@ -162,7 +162,7 @@ function rowOf(
     return most === undefined ? undefined : rate / most;
   });
   return {
-    subject: name,
+    engine: name,
     backend: last.backend,
     threads,
     decodeTokensPerSecond: spread(speed),
@@ -186,13 +186,13 @@ interface Figure {
   readonly name: string;
   readonly unit: string;
   readonly better: Metric['better'];
-  /** Of one run; undefined where the subject has no such figure. */
+  /** Value of one run; undefined if the engine has no such figure. */
   readonly of: (run: DecodeRun, report: DecodeReport) => number | undefined;
 }
 
 const perSecond = (tokens: number, seconds: number | undefined) => seconds && tokens / seconds;
 
-/** In the order in which tables show them. */
+/** In the order of the tables. */
 export const FIGURES = [
   {
     name: 'decode',
@@ -224,22 +224,22 @@ export const FIGURES = [
   { name: 'barriers a token', unit: '', better: 'lower', of: (run) => run.native?.barriersPerToken },
 ] as const satisfies readonly Figure[];
 
-/** `subject: figure` of every subject. @param prefix e.g. `olmoe ` where several models stand in one result */
+/** `engine: figure` of every engine. @param prefix e.g. `olmoe ` in results with several models */
 export function decodeMetrics(report: DecodeReport, prefix = ''): Metric[] {
   return report.rows.flatMap((row) => rowMetrics(row, report, prefix));
 }
 
-function rowMetrics({ subject, runs }: DecodeRow, report: DecodeReport, prefix: string): Metric[] {
+function rowMetrics({ engine, runs }: DecodeRow, report: DecodeReport, prefix: string): Metric[] {
   return FIGURES.flatMap(({ name, unit, better, of }) => {
     const values = runs.map((run) => of(run, report)).filter((value) => value !== undefined);
-    return values.length ? [metric(`${prefix}${subject}: ${name}`, unit, better, values)] : [];
+    return values.length ? [metric(`${prefix}${engine}: ${name}`, unit, better, values)] : [];
   });
 }
 
 export function decodeMeasured(report: DecodeReport): Measured {
-  const rows = report.rows.map(({ subject, backend, threads }) => [subject, backend, threads]);
+  const rows = report.rows.map(({ engine, backend, threads }) => [engine, backend, threads]);
   return {
     metrics: decodeMetrics(report),
-    tables: [{ title: `${report.model}: subjects`, columns: ['subject', 'backend', 'threads'], rows }],
+    tables: [{ title: `${report.model}: engines`, columns: ['engine', 'backend', 'threads'], rows }],
   };
 }

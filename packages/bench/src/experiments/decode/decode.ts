@@ -1,4 +1,4 @@
-/** `cflow-bench decode` and `prefill`: tokens/s of our engine, beside llama.cpp on the same weights. */
+/** `cflow-bench decode` and `prefill`: tokens/s of our engine, and of llama.cpp on the same weights. */
 import { cpus } from 'node:os';
 import { ENGINES, type EngineName, type ProfileEntry } from '@cflow/runtime-native';
 import { experiment } from '../../runner/experiment.js';
@@ -14,7 +14,7 @@ const runs = { ...SHARED.runs, default: 5 };
 export const decode = experiment({
   name: 'decode',
   positional: '<model>',
-  describe: 'tokens/s of decoding and of prompts, optionally beside llama.cpp',
+  describe: 'tokens/s of decode and prompt processing, optionally compared with llama.cpp',
   options: (y) =>
     y
       .positional('model', SHARED.model)
@@ -54,7 +54,7 @@ export const decode = experiment({
 export const prefill = experiment({
   name: 'prefill',
   positional: '<model>',
-  describe: 'tokens/s of prompts of several lengths',
+  describe: 'tokens/s of prompt processing by prompt length',
   options: (y) =>
     y
       .positional('model', SHARED.model)
@@ -63,7 +63,7 @@ export const prefill = experiment({
         type: 'number',
         array: true,
         default: [32, 128, 512],
-        describe: 'tokens of the prompts',
+        describe: 'prompt lengths, tokens',
       }),
   timed: true,
   async measure({ model, gguf, ...args }, run) {
@@ -116,7 +116,7 @@ function describe(report: ReturnType<typeof withHost>): string {
     ([threads, speed]) => `read bandwidth, ${threadsText(Number(threads))}: ${cell(speed, 1)} GB/s`,
   );
   const cells = rows.map((row) => [
-    row.subject,
+    row.engine,
     cell(row.decodeTokensPerSecond, 1),
     cell(row.contextDecodeTokensPerSecond, 1),
     cell(row.prefillTokensPerSecond, 1),
@@ -129,7 +129,7 @@ function describe(report: ReturnType<typeof withHost>): string {
   ]);
   return [
     `${model}: ${tokens} tokens decoded, a prompt of ${prefill}; ${rounds} rounds, median (min-max); ${report.cpu}, Node ${report.node}`,
-    `${mega(planned)} MB of weights per token by the plan`,
+    `${mega(planned)} MB of weights per token planned`,
     ...bandwidth,
     ...table([HEAD, ...cells]),
     ...rows.flatMap(describeRow),
@@ -137,7 +137,7 @@ function describe(report: ReturnType<typeof withHost>): string {
 }
 
 function describeRow({
-  subject,
+  engine,
   backend,
   threads,
   countedBytesPerToken,
@@ -150,7 +150,7 @@ function describeRow({
     ? `, ${mega(firstTokenFileBytes.median)} MB of mapped weights touched by the first token`
     : '';
   return [
-    `${subject}: ${backend}, ${threadsText(threads)}${counted}${touched}`,
+    `${engine}: ${backend}, ${threadsText(threads)}${counted}${touched}`,
     ...profileLines('decode', runs.at(-1)?.decodeProfile, threads),
     ...profileLines('prefill', runs.at(-1)?.prefillProfile, threads),
   ];
@@ -178,9 +178,9 @@ function profileLines(
 
 export function prefillMeasured(reports: readonly DecodeReport[]): Measured {
   const metrics = reports.flatMap(({ prefill, rows }) =>
-    rows.map(({ subject, runs }): Metric => {
+    rows.map(({ engine, runs }): Metric => {
       const speeds = runs.map(({ prefillSeconds }) => prefill / prefillSeconds);
-      return metric(`${subject}: prompt of ${prefill}`, 'tok/s', 'higher', speeds);
+      return metric(`${engine}: prompt of ${prefill}`, 'tok/s', 'higher', speeds);
     }),
   );
   return { metrics };

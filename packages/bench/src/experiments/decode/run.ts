@@ -1,4 +1,4 @@
-/** One measurement of decode and prefill, by either engine in the same order of work. */
+/** One measurement of decode and prefill; both engines do the same work in the same order. */
 import {
   Model,
   type NativeStats,
@@ -10,15 +10,15 @@ import { type Sequence, vocabSizeOf, withLlama } from '../../engines/llama.js';
 import { peakBytes, statusBytes } from '../../runner/memory.js';
 import { argmax } from '../../runner/statistics.js';
 
-/** How many tokens each part has. */
+/** Number of tokens of each part. */
 export interface Lengths {
   /** Tokens decoded one by one, timed. */
   readonly tokens: number;
   /** Tokens of the timed prefill. */
   readonly prefill: number;
-  /** Tokens passed before anything is timed, so that every page and expert has been touched. */
+  /** Tokens processed before timing, to touch every page and expert. */
   readonly warmup: number;
-  /** Where it is not 0, `tokens` are decoded once more, behind so many. */
+  /** Context depth of a second decode of `tokens` tokens; 0: none. */
   readonly context: number;
 }
 
@@ -36,33 +36,33 @@ export type DecodeJob =
       readonly threads: number;
     };
 
-/** Of one child; seconds and bytes. */
+/** One run; seconds and bytes. */
 export interface DecodeRun {
-  /** Until a session stands. */
+  /** Time to open the model and create a session. */
   readonly openSeconds: number;
-  /** From there to the logits of a prompt of one token: the first touch of the weights. */
+  /** From there to the logits of a one-token prompt, the first touch of the weights. */
   readonly firstTokenSeconds: number;
-  /** By so much more of mapped files is in memory then than before the model was opened: weights that were touched. */
+  /** Increase of mapped file memory by opening and the first token: weights touched. */
   readonly firstTokenFileBytes?: number | undefined;
   readonly prefillSeconds: number;
-  /** For `tokens` tokens: one by one, greedy, choosing included. */
+  /** For `tokens` tokens, greedy, one by one, including token selection. */
   readonly decodeSeconds: number;
-  /** For as many behind `context` tokens. */
+  /** The same at context depth `context`. */
   readonly contextDecodeSeconds?: number | undefined;
   /** Seconds of each token. */
   readonly tokenSeconds: readonly number[];
   readonly peakBytes: number;
-  /** What computes: engine and instruction set, or the backend's own words. */
+  /** Engine and instruction set, as the engine reports them. */
   readonly backend: string;
-  /** Weight bytes that decoding read, by the engine's count. */
+  /** Weight bytes read by decode, counted by the engine. */
   readonly bytesPerToken?: number | undefined;
   readonly native?: Omit<NativeStats, 'profile'> | undefined;
-  /** Of the timed part alone; empty unless the engine collects it. */
+  /** Profile of the timed part; empty unless enabled. */
   readonly decodeProfile?: readonly ProfileEntry[] | undefined;
   readonly prefillProfile?: readonly ProfileEntry[] | undefined;
 }
 
-/** Tokens of a text that means nothing, the same for every engine; none is special. */
+/** Pseudo-random tokens, the same for every engine; none is special. */
 export function promptIds(count: number, vocabSize: number, seed = 1): number[] {
   const first = Math.min(300, vocabSize - 1);
   return Array.from({ length: count }, (_, i) => first + (((i + seed) * 7919) % (vocabSize - first)));
@@ -72,12 +72,12 @@ const PROMPT = 4;
 
 const seconds = (from: number) => (performance.now() - from) / 1000;
 
-/** One measurement, in this process. @throws CflowError as the engines do, UNSUPPORTED without the peer */
+/** One measurement, in this process. @throws CflowError UNSUPPORTED without node-llama-cpp, and errors of the engines */
 export function runDecode(job: DecodeJob): Promise<DecodeRun> {
   return job.kind === 'cflow' ? runCflow(job) : runLlama(job);
 }
 
-/** Opens, warms up, and times a prefill and a decode, each in a session of its own. */
+/** Opens, warms up, and times prefill and decode, each in its own session. */
 async function runCflow({ file, lengths, options }: DecodeJob & { kind: 'cflow' }): Promise<DecodeRun> {
   const filePages = statusBytes('RssFile');
   const start = performance.now();
@@ -132,7 +132,7 @@ async function prefill(session: Session, ids: readonly number[]) {
 
 async function decode(session: Session, prompt: readonly number[], tokens: number) {
   await session.prefill(prompt);
-  // Starting to decode is not decoding: the first token wakes what the prefill left.
+  // The first token after prefill wakes threads and caches; not timed.
   await session.decode(argmax(session.logits()));
   const before = session.stats().native;
   const tokenSeconds: number[] = [];
@@ -156,7 +156,7 @@ async function decode(session: Session, prompt: readonly number[], tokens: numbe
   };
 }
 
-/** What each kind of step did between two states of an engine. */
+/** Difference of two profiles, by kind of step. */
 export function profileSince(before?: NativeStats, after?: NativeStats): ProfileEntry[] {
   const earlier = new Map(before?.profile.map((entry) => [entry.name, entry]));
   const since = (after?.profile ?? []).map(({ name, calls, seconds: spent, bytes }) => {
@@ -170,10 +170,10 @@ function difference(after: number | undefined, before: number | undefined): numb
   return after === undefined || before === undefined ? undefined : after - before;
 }
 
-/** Greedy; end-of-text tokens are tokens like others here. */
+/** Greedy; does not stop at end-of-text tokens. */
 const GREEDY = { temperature: 0, yieldEogToken: true };
 
-/** The same on llama.cpp. */
+/** The same with llama.cpp. */
 function runLlama({ file, lengths, threads }: DecodeJob & { kind: 'llama.cpp' }): Promise<DecodeRun> {
   return withLlama({ file, threads, contextSize: contextSizeOf(lengths) }, async (opened) => {
     const { openSeconds, backend, sequence, model } = opened;
@@ -182,14 +182,14 @@ function runLlama({ file, lengths, threads }: DecodeJob & { kind: 'llama.cpp' })
   });
 }
 
-/** One sequence at a time: the longest, with room for what the peer may keep beside it. */
+/** Context of the longest sequence, with room for tokens that llama.cpp may reserve. */
 function contextSizeOf({ prefill, warmup, tokens, context }: Lengths): number {
   return Math.max(prefill, warmup, context + tokens, tokens + PROMPT) + 64;
 }
 
 async function measureLlama(sequence: Sequence, lengths: Lengths, vocabSize: number) {
   const ids = (count: number, seed: number) => promptIds(count, vocabSize, seed);
-  /** Time to the first token chosen after a prompt: logits of the last token alone, as ours. */
+  /** Time to first token: logits of the last token only, as ours. */
   const prompt = async (tokens: number[]) => {
     await sequence.clearHistory();
     const from = performance.now();
@@ -210,7 +210,7 @@ async function measureLlama(sequence: Sequence, lengths: Lengths, vocabSize: num
   return { firstTokenSeconds, prefillSeconds, ...decoded, contextDecodeSeconds };
 }
 
-/** Greedy, one by one, behind a prompt and the token after it. */
+/** Greedy decode, one by one, after a prompt and its first token. */
 async function generate(sequence: Sequence, prompt: number[], tokens: number) {
   await sequence.clearHistory();
   const generated = sequence.evaluate(prompt, GREEDY);

@@ -5,7 +5,7 @@ import type { Variant } from './bench.js';
 
 type Values = (value: string) => OpenModelOptions | undefined;
 
-/** An option that takes one of a few words. */
+/** An option with a fixed set of values. */
 function words<K extends keyof OpenModelOptions>(key: K, all: readonly OpenModelOptions[K][]): Values {
   return (value) => {
     const found = all.find((word) => word === value);
@@ -15,7 +15,7 @@ function words<K extends keyof OpenModelOptions>(key: K, all: readonly OpenModel
 
 const onOff: Record<string, boolean> = { on: true, off: false };
 
-/** What can vary, and how a value is read. */
+/** Options that can vary, and their parsers. */
 const KEYS: Record<string, Values> = {
   engine: words('engine', Object.keys(ENGINES) as (keyof typeof ENGINES)[]),
   weights: words('weights', ['mapped', 'resident']),
@@ -27,9 +27,9 @@ const KEYS: Record<string, Values> = {
 };
 
 /**
- * Every combination of the values; without any, the engine as `base` has it.
- * @param lists `key=value,value`, a key each
- * @throws CflowError USAGE for what is no key or no value of it
+ * Every combination of the values; without lists, `base` alone.
+ * @param lists `key=value,value`, one key each
+ * @throws CflowError USAGE for an unknown key or value
  */
 export function parseVariants(lists: readonly string[], base: OpenModelOptions): Variant[] {
   const seen = new Set<string>();
@@ -52,11 +52,11 @@ function parseList(list: string) {
   const [key = '', values = ''] = list.split(/=(.*)/s);
   const read = Object.hasOwn(KEYS, key) ? KEYS[key] : undefined;
   if (!read)
-    return bad(list, `no option is called ${JSON.stringify(key)}`, `one of ${Object.keys(KEYS).join(', ')}`);
+    return bad(list, `unknown option ${JSON.stringify(key)}`, `one of ${Object.keys(KEYS).join(', ')}`);
   const choices = values.split(',').map((value) => {
     const options = read(value);
     if (!options)
-      return bad(list, `${JSON.stringify(value)} is no value of ${key}`, 'e.g. weights=mapped,resident');
+      return bad(list, `${JSON.stringify(value)} is not a value of ${key}`, 'e.g. weights=mapped,resident');
     return { value, options };
   });
   return { key, choices };

@@ -1,6 +1,6 @@
 /**
- * Experts on disk: what overlapping their reads with computation gains over waiting for each (report §5.14). Each run is
- * a process, in a memory cgroup where one can be made; arms are interleaved, and each round measures the disk.
+ * Experts on disk: the gain of overlapping reads with computation, relative to waiting for each (report §5.14). Each run is
+ * a process, in a memory cgroup if possible; variants are interleaved, and each round measures the disk.
  */
 import { CflowError, type ModelConfig } from '@cflow/format';
 import { type IoChoice, type NativeMachine, requireNativeMachine } from '@cflow/runtime-native';
@@ -9,23 +9,23 @@ import { Run } from '../../runner/experiment.js';
 import { withModelFile } from '../../runner/files.js';
 import { type GroupRun, MemoryGroup, runInGroup } from '../../runner/memory.js';
 import { answered } from '../../runner/native.js';
-import { type Cell, openOptions } from './arms.js';
+import { type Cell, openOptions } from './cells.js';
 import type { OverlapJob, OverlapLengths, OverlapRun } from './run.js';
 
 export interface OverlapBenchOptions extends OverlapLengths {
   readonly file: string;
   readonly cells: readonly Cell[];
   readonly runs: number;
-  /** How the disk's own speed is measured. */
+  /** Block size and queue depth of the disk measurement. */
   readonly io: IoChoice;
 }
 
-/** Without a group where no cgroup can be made. */
+/** `group` is undefined if no cgroup can be created. */
 type CellRun = GroupRun<OverlapRun> | { readonly run: OverlapRun; readonly group: undefined };
 
 export interface CellRow {
   readonly cell: Cell;
-  /** Bytes that the process was told to keep to; undefined for the reference. */
+  /** Memory limit in bytes; undefined for the reference. */
   readonly memory: number | undefined;
   readonly runs: readonly CellRun[];
 }
@@ -33,21 +33,21 @@ export interface CellRow {
 export interface OverlapReport extends OverlapLengths {
   readonly model: string;
   readonly rows: readonly CellRow[];
-  /** 10^9 bytes a second of each round: random blocks, as the engine reads them. */
+  /** GB/s of each round: random blocks, read as by the engine. */
   readonly diskLimits: readonly number[];
-  /** Why runs were in no cgroup; undefined if they were. */
+  /** Why there was no cgroup; undefined if there was. */
   readonly noGroup: string | undefined;
 }
 
 const DISK_MILLISECONDS = 500;
-/** Of the budget, what the kernel allows before it kills. */
+/** Limit of the cgroup relative to the budget. */
 const GRACE = 1.1;
-/** Of a budget that is made for a number of experts, what is left to them and to the rest of the weights. */
+/** Part of a budget computed from a number of experts that holds weights. */
 const BUDGET_SHARE = 0.94;
 
 /**
- * @throws CflowError UNSUPPORTED without the addon or experts, VERIFY_FAILED if arms differ in any bit of a logit, and
- * as runs do
+ * @throws CflowError UNSUPPORTED without the addon or experts, VERIFY_FAILED if any logit differs in any bit,
+ * and errors of the runs
  */
 export async function benchOverlap(options: OverlapBenchOptions, run = new Run()): Promise<OverlapReport> {
   const { file, cells, prompt, warmup, tokens } = options;
@@ -58,7 +58,7 @@ export async function benchOverlap(options: OverlapBenchOptions, run = new Run()
     let noGroup: string | undefined;
     let groups = 0;
     const results = await run.turns({
-      subjects: cells,
+      variants: cells,
       rounds: options.runs,
       name: ({ name }) => name,
       async before() {
@@ -91,7 +91,7 @@ function needed(config: ModelConfig, fd: number | undefined): { addon: NativeMac
   });
 }
 
-/** Bytes of each cell: the budget itself, or for a share of the experts what they and all else need. */
+/** Bytes of each cell: the budget, or the memory that a share of the experts and everything else need. */
 async function memoriesOf(
   { cells, file }: OverlapBenchOptions,
   config: ModelConfig,
@@ -110,7 +110,7 @@ async function memoriesOf(
   return memories;
 }
 
-/** As one short run plans it. */
+/** Measured by one short run. */
 async function memoryNeeded(cell: Cell, config: ModelConfig, file: string): Promise<number> {
   const lengths = { prompt: 1, warmup: 0, tokens: 1 };
   const job: OverlapJob = { file, options: openOptions(cell, config), lengths };
@@ -119,17 +119,17 @@ async function memoryNeeded(cell: Cell, config: ModelConfig, file: string): Prom
   return Math.ceil((process + weights + slots + caches) / BUDGET_SHARE);
 }
 
-/** The place of the weights must not change a bit of a logit. */
+/** Where the weights are must not change any bit of a logit. */
 function requireSame(rows: readonly CellRow[]): void {
   const first = rows.flatMap(({ runs }) => runs.flatMap(({ run }) => run ?? []))[0];
   for (const { cell, runs } of rows) {
     for (const { run } of runs) {
       if (!run || run.digest === first!.digest) continue;
       const at = run.chosen.findIndex((id, i) => id !== first!.chosen[i]);
-      const where = at < 0 ? 'the same tokens are chosen' : `the token after position ${at} is another`;
+      const where = at < 0 ? 'the same tokens are selected' : `the token after position ${at} differs`;
       throw new CflowError(
         'VERIFY_FAILED',
-        `${cell.name} computes other logits than the reference: ${where}`,
+        `${cell.name} computes logits that differ from the reference: ${where}`,
       );
     }
   }

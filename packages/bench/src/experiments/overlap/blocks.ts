@@ -1,4 +1,4 @@
-/** Which size of reads, and how many at once: the sweep behind the engine's defaults. */
+/** Sweep of block sizes and queue depths; the source of the engine's defaults. */
 import { openFileSource } from '@cflow/format/node';
 import { type IoChoice, requireNativeMachine } from '@cflow/runtime-native';
 import { Run } from '../../runner/experiment.js';
@@ -16,18 +16,18 @@ export interface BlocksOptions {
   readonly depths: readonly number[];
   readonly runs: number;
   readonly milliseconds: number;
-  /** What the engine does. */
+  /** The engine's defaults. */
   readonly io: IoChoice;
 }
 
 export interface BlockRow {
   readonly block: number;
   readonly depth: number;
-  /** 10^9 bytes a second of each run. */
+  /** GB/s of each run. */
   readonly speeds: readonly number[];
 }
 
-/** Of the best rate, what is enough. */
+/** Sufficient share of the best rate. */
 const ENOUGH = 0.95;
 
 /** @throws CflowError UNSUPPORTED without the addon, NOT_READABLE */
@@ -37,9 +37,9 @@ export async function sweepBlocks(options: BlocksOptions, run = new Run()): Prom
   const source = await openFileSource(file);
   try {
     const sizes = options.blocks.filter((block) => block <= source.size);
-    const subjects = sizes.flatMap((block) => depths.map((depth) => ({ block, depth })));
+    const variants = sizes.flatMap((block) => depths.map((depth) => ({ block, depth })));
     const speeds = await run.turns({
-      subjects,
+      variants,
       rounds: runs,
       name: ({ block, depth }) => `${kib(block)}, ${depth} at once`,
       async measure({ block, depth }) {
@@ -48,7 +48,7 @@ export async function sweepBlocks(options: BlocksOptions, run = new Run()): Prom
         return bytes / seconds / 1e9;
       },
     });
-    return subjects.map((subject, i) => ({ ...subject, speeds: speeds[i]! }));
+    return variants.map((variant, i) => ({ ...variant, speeds: speeds[i]! }));
   } finally {
     await source.close();
   }
@@ -57,8 +57,8 @@ export async function sweepBlocks(options: BlocksOptions, run = new Run()): Prom
 const middle = ({ speeds }: BlockRow) => median(speeds);
 
 /**
- * The least bytes under way that read at nearly the best rate, and of those the smallest blocks: an expert is waited
- * for until its last block has come, and what is under way cannot give way to what is more urgent.
+ * The fewest bytes in flight that reach nearly the best rate, then the smallest blocks: an expert waits for its last
+ * block, and reads in flight cannot be preempted by more urgent ones.
  */
 export function chooseBlocks(rows: readonly BlockRow[]): BlockRow {
   const best = Math.max(...rows.map(middle));
@@ -80,15 +80,15 @@ export function blocksMeasured(rows: readonly BlockRow[], io: IoChoice): Measure
 function explanation(rows: readonly BlockRow[], chosen: BlockRow, own: BlockRow | undefined): string {
   const best = Math.max(...rows.map(middle));
   const share = (row: BlockRow) => `${((100 * middle(row)) / best).toFixed(0)} %`;
-  const least = `the least under way that reaches ${100 * ENOUGH} % of the best is ${kib(chosen.block)}, ${chosen.depth} at once`;
-  return own ? `${least}; the engine's ${kib(own.block)}, ${own.depth} at once reach ${share(own)}` : least;
+  const least = `the fewest bytes in flight that reach ${100 * ENOUGH} % of the best rate: ${kib(chosen.block)}, depth ${chosen.depth}`;
+  return own ? `${least}; the engine's ${kib(own.block)}, depth ${own.depth} reach ${share(own)}` : least;
 }
 
 function sweepTable(rows: readonly BlockRow[], why: string): Table {
   const depths = [...new Set(rows.map(({ depth }) => depth))];
   const blocks = [...new Set(rows.map(({ block }) => block))];
   return {
-    title: `Reads at random places, GB/s: ${why}`,
+    title: `Random reads, GB/s: ${why}`,
     columns: ['block', ...depths.map((depth) => `${depth} at once`)],
     rows: blocks.map((block) => [
       kib(block),

@@ -2,8 +2,8 @@
 import { threadsText } from '../../runner/options.js';
 import { type Measured, type Metric, metric, type Table } from '../../runner/result.js';
 import { median, rounded, spread } from '../../runner/statistics.js';
-import { RESIDENT } from './arms.js';
 import type { CellRow, OverlapReport } from './bench.js';
+import { RESIDENT } from './cells.js';
 import { type CellTimes, checkModel, type ModelRow, modelMetrics, modelTable } from './model.js';
 import type { OverlapRun } from './run.js';
 
@@ -11,24 +11,24 @@ interface Figure {
   readonly name: string;
   readonly unit: string;
   readonly better: Metric['better'];
-  /** Of one run; undefined where there is none. */
+  /** Value of one run; undefined if missing. */
   readonly of: (run: OverlapRun, row: CellRow) => number | undefined;
 }
 
 const sum = (values: readonly number[]) => values.reduce((a, b) => a + b, 0);
-/** The smallest that so many do not exceed. */
+/** Percentile of sorted values. */
 const percentile = (values: readonly number[], share: number) =>
   [...values].sort((a, b) => a - b)[Math.max(0, Math.ceil(share * values.length) - 1)]!;
 
 export const tokenTime = ({ tokenSeconds }: OverlapRun) => sum(tokenSeconds) / tokenSeconds.length;
 
-/** An arm that stalls waits with one thread while all others stand still; otherwise every thread waits for itself. */
+/** When stalling, one thread waits for all; otherwise each thread waits separately. */
 export function waitedPerToken({ tiers, tokenSeconds }: OverlapRun, { cell }: CellRow): number {
-  const waiters = cell.arm.options.transfers === 'stall' ? 1 : cell.threads;
+  const waiters = cell.variant.options.transfers === 'stall' ? 1 : cell.threads;
   return tiers.stallSeconds / waiters / tokenSeconds.length;
 }
 
-const fetched = (row: CellRow, value: number) => (row.cell.arm === RESIDENT ? undefined : value);
+const fetched = (row: CellRow, value: number) => (row.cell.variant === RESIDENT ? undefined : value);
 
 const FIGURES: readonly Figure[] = [
   { name: 'decode', unit: 'tok/s', better: 'higher', of: (run) => 1 / tokenTime(run) },
@@ -81,7 +81,7 @@ export function overlapMeasured(report: OverlapReport, prefix = ''): Measured {
   ];
   const checks = checksOf(groups, diskLimits);
   const predictions = checks.flatMap((row) => modelMetrics(row, prefix));
-  const tables = [armTable(report, metrics, prefix), memoryTable(report), ...modelTable(checks, prefix)];
+  const tables = [variantTable(report, metrics, prefix), memoryTable(report), ...modelTable(checks, prefix)];
   return { metrics: [...metrics, ...predictions], tables };
 }
 
@@ -93,11 +93,11 @@ function rowMetrics(row: CellRow, prefix: string): Metric[] {
   });
 }
 
-/** Arms at one budget and number of threads. */
+/** Variants with the same budget and number of threads. */
 interface Group {
   readonly name: string;
   readonly reference: CellRow | undefined;
-  readonly arms: readonly CellRow[];
+  readonly variants: readonly CellRow[];
 }
 
 function groupsOf(rows: readonly CellRow[]): Group[] {
@@ -108,20 +108,25 @@ function groupsOf(rows: readonly CellRow[]): Group[] {
     const name = `${budget.name}, ${threadsText(threads)}`;
     groups.set(name, [...(groups.get(name) ?? []), row]);
   }
-  return [...groups].map(([name, arms]) => ({ name, arms, reference: referenceOf(rows, arms[0]!) }));
+  return [...groups].map(([name, variants]) => ({
+    name,
+    variants,
+    reference: referenceOf(rows, variants[0]!),
+  }));
 }
 
 const referenceOf = (rows: readonly CellRow[], { cell }: CellRow) =>
-  rows.find((row) => row.cell.arm === RESIDENT && row.cell.threads === cell.threads);
+  rows.find((row) => row.cell.variant === RESIDENT && row.cell.threads === cell.threads);
 
-const armNamed = ({ arms }: Group, name: string) => arms.find(({ cell }) => cell.arm.name === name);
+const armNamed = ({ variants }: Group, name: string) =>
+  variants.find(({ cell }) => cell.variant.name === name);
 
-/** Against the arm that stalls, run by run, and against the reference. */
+/** Ratios to the stalling variant, run by run, and to the reference. */
 function groupMetrics(group: Group, prefix: string): Metric[] {
   const stall = armNamed(group, 'stall');
-  const name = (row: CellRow) => `${prefix}${group.name}: ${row.cell.arm.name}`;
+  const name = (row: CellRow) => `${prefix}${group.name}: ${row.cell.variant.name}`;
   const utilization = group.reference
-    ? group.arms.map((row) => {
+    ? group.variants.map((row) => {
         const compute = medianTime(group.reference!);
         const runs = runsOf(row).map((run) => (100 * compute) / tokenTime(run));
         return metric(`${name(row)}: computing`, '%', 'higher', runs);
@@ -130,7 +135,7 @@ function groupMetrics(group: Group, prefix: string): Metric[] {
   if (!stall) return utilization;
   return [
     ...utilization,
-    ...group.arms.filter((row) => row !== stall).flatMap((row) => gains(row, stall, name(row))),
+    ...group.variants.filter((row) => row !== stall).flatMap((row) => gains(row, stall, name(row))),
   ];
 }
 
@@ -151,7 +156,7 @@ function gains(row: CellRow, stall: CellRow, name: string): Metric[] {
 const medianOf = (row: CellRow, of: (run: OverlapRun) => number) => median(runsOf(row).map(of));
 const medianTime = (row: CellRow) => medianOf(row, tokenTime);
 
-/** Where there are both arms and the reference. */
+/** Cells with both variants and the reference. */
 function checksOf(groups: readonly Group[], diskLimits: readonly number[]): ModelRow[] {
   const limit = 1e9 * median(diskLimits);
   return groups.flatMap((group) => {
@@ -180,7 +185,7 @@ const COLUMNS = [
   'found in memory',
 ];
 
-function armTable(
+function variantTable(
   { model, tokens, warmup, rows }: OverlapReport,
   metrics: readonly Metric[],
   prefix: string,
@@ -188,7 +193,7 @@ function armTable(
   const known = new Map(metrics.map((one) => [one.name, one]));
   const units = new Map(FIGURES.map(({ name, unit }) => [name, unit]));
   return {
-    title: `${prefix}${model}: ${tokens} pseudo-random tokens after ${warmup}, the same in every arm and none the model's own choice; logits equal in every bit`,
+    title: `${prefix}${model}: ${tokens} pseudo-random tokens after ${warmup}, the same for every variant; logits equal in every bit`,
     columns: ['cell', ...COLUMNS.map((name) => `${name}, ${units.get(name)}`)],
     rows: rows.map(({ cell }) => [
       cell.name,
@@ -203,9 +208,9 @@ function armTable(
 const MB = 1e6;
 
 function memoryTable({ rows, noGroup }: OverlapReport): Table {
-  const capped = noGroup ? `not capped: ${noGroup}` : 'in a cgroup of budget + 10 %, page cache included';
+  const capped = noGroup ? `no limit: ${noGroup}` : 'in a cgroup of budget + 10 %, page cache included';
   return {
-    title: `Memory, MB, most of all runs; ${capped}`,
+    title: `Peak memory of all runs, MB; ${capped}`,
     columns: ['cell', 'budget', 'experts in memory', 'process', 'cgroup', 'killed'],
     rows: rows
       .filter(({ memory }) => memory !== undefined)
@@ -232,12 +237,12 @@ export function ladderMeasured({ model, rows }: OverlapReport): Measured {
     times[i]!.flatMap((time, run) => (times[base]![run] ? [times[base]![run]! / time] : []));
   const metrics = rungs.flatMap(({ cell }, i) => [
     metric(
-      `ladder: ${cell.arm.name}: decode`,
+      `ladder: ${cell.variant.name}: decode`,
       'tok/s',
       'higher',
       times[i]!.map((time) => 1 / time),
     ),
-    metric(`ladder: ${cell.arm.name}: over the first`, 'x', 'higher', over(i, 0)),
+    metric(`ladder: ${cell.variant.name}: over the first`, 'x', 'higher', over(i, 0)),
   ]);
   return { metrics, tables: [ladderTable(model, rungs, times)] };
 }
@@ -256,7 +261,7 @@ function ladderTable(
       const { min, max } = spread(times[i]!);
       const factors = [middle[Math.max(0, i - 1)]! / middle[i]!, middle[0]! / middle[i]!];
       const numbers = [...[middle[i]!, min, max].map((seconds) => 1e3 * seconds), ...factors];
-      return [cell.arm.name, ...numbers.map((value) => Number(value.toFixed(2)))];
+      return [cell.variant.name, ...numbers.map((value) => Number(value.toFixed(2)))];
     }),
   };
 }

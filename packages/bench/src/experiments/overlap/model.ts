@@ -1,32 +1,32 @@
-/** The report's model of overlapping (§5.14.3): net = (C + IO) / max(C (1 + τ), IO_eff), against what was measured. */
+/** The report's model of overlapping (§5.14.3): net = (C + IO) / max(C (1 + τ), IO_eff), against measurements. */
 import { type Metric, metric, type Table } from '../../runner/result.js';
 import { rounded } from '../../runner/statistics.js';
 
-/** Seconds a token. */
+/** Seconds per token. */
 export interface CellTimes {
-  /** All weights in memory. */
+  /** Weights resident. */
   readonly compute: number;
-  /** The arms that wait for every read, and that do not. */
+  /** Without and with overlap. */
   readonly stall: number;
   readonly overlap: number;
-  /** Of the overlapping arm: waiting for the disk all the same, and the disk at work. */
+  /** With overlap: time stalled, and time the disk was busy. */
   readonly waited: number;
   readonly busy: number;
-  /** Bytes of a token over the bandwidth of the disk. */
+  /** Bytes per token over disk bandwidth. */
   readonly io: number;
 }
 
 export interface ModelCheck {
-  /** τ, by which reading slows computing; not below 0. */
+  /** τ: relative slowdown of computing by reading; at least 0. */
   readonly interference: number;
-  /** Of the arm that waits: what computing does not explain. */
+  /** IO of the stalling variant: its time minus computing. */
   readonly stallIo: number;
   readonly measured: number;
-  /** IO and IO_eff from bytes and bandwidth. */
+  /** Prediction with IO and IO_eff from bytes and bandwidth. */
   readonly byBandwidth: number;
-  /** As in the report: IO from the arm that waits, IO_eff from the disk as it was when it did not. */
-  readonly byArms: number;
-  /** The overlapping arm over max(C (1 + τ), IO_eff), the least that it can take. */
+  /** Prediction as in the report: IO from stalling, IO_eff from the disk with overlap. */
+  readonly byVariants: number;
+  /** Time with overlap relative to max(C (1 + τ), IO_eff), its lower bound. */
   readonly overFloor: number;
 }
 
@@ -39,21 +39,21 @@ export function checkModel({ compute, stall, overlap, waited, busy, io }: CellTi
     stallIo,
     measured: stall / overlap,
     byBandwidth: (compute + io) / Math.max(slowed, io),
-    byArms: (compute + stallIo) / Math.max(slowed, busy),
+    byVariants: (compute + stallIo) / Math.max(slowed, busy),
     overFloor: overlap / Math.max(slowed, busy),
   };
 }
 
-/** By how much a prediction is off, %. */
+/** Relative error of a prediction, %. */
 export const errorPercent = (predicted: number, measured: number) => 100 * (predicted / measured - 1);
 
-/** The one of several whose computing and reading are most alike: where overlapping can gain most. */
+/** The cell with the most similar C and IO_eff, where overlap can gain most. */
 export function balanced<T>(cells: readonly T[], times: (cell: T) => CellTimes): T | undefined {
   const distance = (cell: T) => Math.abs(Math.log(times(cell).compute / times(cell).busy));
   return [...cells].sort((a, b) => distance(a) - distance(b))[0];
 }
 
-/** A budget and number of threads at which both arms and the reference were measured. */
+/** A budget and number of threads measured with both variants and the reference. */
 export interface ModelRow {
   readonly name: string;
   readonly times: CellTimes;
@@ -61,11 +61,11 @@ export interface ModelRow {
 }
 
 export function modelMetrics({ name, check }: ModelRow, prefix: string): Metric[] {
-  const { measured, byBandwidth, byArms, overFloor } = check;
+  const { measured, byBandwidth, byVariants, overFloor } = check;
   const off = (predicted: number) => [Math.abs(errorPercent(predicted, measured))];
   return [
     metric(`${prefix}${name}: model off, reading from bandwidth`, '%', 'lower', off(byBandwidth)),
-    metric(`${prefix}${name}: model off, reading from the arms`, '%', 'lower', off(byArms)),
+    metric(`${prefix}${name}: model off, reading from the arms`, '%', 'lower', off(byVariants)),
     metric(`${prefix}${name}: over the larger of computing and reading`, 'x', 'lower', [overFloor]),
   ];
 }
@@ -100,7 +100,7 @@ export function modelTable(rows: readonly ModelRow[], prefix: string): Table[] {
         rounded(100 * check.interference, 1),
         ...[times.stall, times.overlap].map(milliseconds),
         rounded(check.measured, 3),
-        ...[check.byBandwidth, check.byArms].flatMap((net) => [
+        ...[check.byBandwidth, check.byVariants].flatMap((net) => [
           rounded(net, 3),
           rounded(errorPercent(net, check.measured), 1),
         ]),

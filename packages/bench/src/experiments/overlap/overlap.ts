@@ -1,11 +1,11 @@
-/** `cflow-bench overlap`: experts on disk, by arm of the pipeline; `--ladder` and `--sweep` are experiments of its own. */
+/** `cflow-bench overlap`: experts on disk, by variant of the pipeline; `--ladder` and `--sweep` are separate experiments. */
 import { IO_DEFAULTS, parseBytes } from '@cflow/runtime-native';
 import { experiment, type QuickContext, type Run } from '../../runner/experiment.js';
 import { count, ioOf, SHARED, threadCounts } from '../../runner/options.js';
 import type { Measured } from '../../runner/result.js';
-import { ARM_NAMES, armOf, cellsOf, ladder, memoryBudget, shareBudget } from './arms.js';
-import { benchOverlap } from './bench.js';
+import { benchOverlap, type OverlapBenchOptions } from './bench.js';
 import { BLOCKS, blocksMeasured, DEPTHS, sweepBlocks } from './blocks.js';
+import { cellsOf, ladder, memoryBudget, shareBudget, VARIANT_NAMES, variantOf } from './cells.js';
 import { ladderMeasured, overlapMeasured } from './measured.js';
 
 const { memory, prefill, runs, shares, threads, tokens, warmup } = SHARED;
@@ -17,12 +17,12 @@ export const overlap = experiment({
   options: (y) =>
     y
       .positional('model', { ...SHARED.model, describe: '.cflow or .vflow with experts' })
-      .option('arms', {
+      .option('variants', {
         type: 'string',
         array: true,
-        choices: ARM_NAMES,
-        default: [...ARM_NAMES],
-        describe: 'how experts are read',
+        choices: VARIANT_NAMES,
+        default: [...VARIANT_NAMES],
+        describe: 'how experts are read: wait for each read, overlap reads, or also predict them',
       })
       .option('threads', { ...threads, array: true, describe: 'compute threads [default: 1, and all]' })
       .option('memory', { ...memory, array: true, describe: `${memory.describe}, instead of --shares` })
@@ -42,19 +42,25 @@ export const overlap = experiment({
       })
       .option('sweep', { type: 'boolean', default: false, describe: 'read sizes and queue depths' }),
   timed: true,
-  measure: (args, run) => (args.sweep ? measureBlocks : args.ladder ? measureLadder : measureArms)(args, run),
-  async quick({ model, threads }: QuickContext, run) {
-    const cells = cellsOf([armOf('stall'), armOf('overlap')], [threads], [shareBudget(35)]);
-    const lengths = { runs: 3, tokens: 64, warmup: 64, prompt: 8 };
-    return overlapMeasured(await benchOverlap({ file: model, io: IO_DEFAULTS, cells, ...lengths }, run));
-  },
+  measure: (args, run) =>
+    (args.sweep ? measureBlocks : args.ladder ? measureLadder : measureVariants)(args, run),
+  quick: async (context, run) => overlapMeasured(await benchOverlap(quickOptions(context), run)),
   results: (measured) => measured,
   shown: / (by stall|limit)$|hidden$/,
 });
 
+/** Stall and overlap with a small expert cache: what the scorecard needs. */
+export function quickOptions({
+  model,
+  threads,
+}: Pick<QuickContext, 'model' | 'threads'>): OverlapBenchOptions {
+  const cells = cellsOf([variantOf('stall'), variantOf('overlap')], [threads], [shareBudget(35)]);
+  return { file: model, io: IO_DEFAULTS, cells, runs: 3, tokens: 64, warmup: 64, prompt: 8 };
+}
+
 interface Options {
   readonly model: string;
-  readonly arms: readonly (typeof ARM_NAMES)[number][];
+  readonly variants: readonly (typeof VARIANT_NAMES)[number][];
   readonly threads: readonly number[] | undefined;
   readonly memory: readonly string[] | undefined;
   readonly shares: readonly number[];
@@ -81,11 +87,11 @@ function budgetsOf({ shares, memory }: Options) {
   return bytes ?? shares.map((percent) => shareBudget(count('shares', percent, 100)));
 }
 
-const measureArms: Work = async (args, run) => {
+const measureVariants: Work = async (args, run) => {
   const io = ioOf(args);
   const { block, depth } = io;
-  const arms = args.arms.map((name) => armOf(name, { block, depth }));
-  const cells = cellsOf(arms, await threadCounts(args.threads), budgetsOf(args));
+  const variants = args.variants.map((name) => variantOf(name, { block, depth }));
+  const cells = cellsOf(variants, await threadCounts(args.threads), budgetsOf(args));
   return overlapMeasured(await benchOverlap({ ...lengthsOf(args), io, cells }, run));
 };
 

@@ -15,9 +15,9 @@ import { argmax } from '../../runner/statistics.js';
 import { randomIds } from '../../runner/tokens.js';
 
 export interface OverlapLengths {
-  /** Tokens of the prompt that the first token waits for. */
+  /** Prompt tokens before the first token. */
   readonly prompt: number;
-  /** Tokens decoded before anything is timed, so that the cache of experts is in a steady state. */
+  /** Tokens decoded before anything is timed, so that the expert cache reaches a steady state. */
   readonly warmup: number;
   /** Tokens decoded and timed, one by one. */
   readonly tokens: number;
@@ -29,10 +29,10 @@ export interface OverlapJob {
   readonly lengths: OverlapLengths;
 }
 
-/** Of one child; seconds and bytes. Figures are of the timed tokens alone where nothing else is said. */
+/** One run; seconds and bytes. Figures cover the timed tokens only, unless stated. */
 export interface OverlapRun {
   readonly openSeconds: number;
-  /** From an opened model to the logits of a prompt: no expert is in memory. */
+  /** From the opened model to the logits of the prompt, with an empty expert cache. */
   readonly firstTokenSeconds: number;
   readonly tokenSeconds: readonly number[];
   /** Weight bytes that steps read from memory. */
@@ -41,22 +41,22 @@ export interface OverlapRun {
     NativeTierStats,
     'hits' | 'predicted' | 'misses' | 'ahead' | 'stallSeconds' | 'bytesRead' | 'busySeconds'
   >;
-  /** How it was read; empty where both O_DIRECT and io_uring work. */
+  /** How weights were read; `reason` is empty if O_DIRECT and io_uring work. */
   readonly how: Pick<NativeTierStats, 'slots' | 'direct' | 'uring' | 'reason'>;
   readonly choice: TierChoice;
-  /** Of the whole run. */
+  /** Whole run. */
   readonly peakBytes: number;
-  /** The most likely token after each timed one. */
+  /** Most likely token after each timed token. */
   readonly chosen: readonly number[];
-  /** SHA-256 of the logits after all timed tokens: equal where every bit is. */
+  /** SHA-256 of the logits after all timed tokens. */
   readonly digest: string;
 }
 
 const seconds = (from: number) => (performance.now() - from) / 1000;
 
 /**
- * Opens, times a first prompt, warms the cache up, and times tokens. Tokens are pseudo-random and not the model's own
- * choice: greedy decoding of random weights runs in circles, whose experts are all in memory after the first.
+ * Opens the model, times a first prompt, warms up the cache, and times tokens. Tokens are pseudo-random: greedy decoding
+ * of random weights repeats a cycle whose experts are soon all in memory.
  */
 export async function runOverlap({ file, options, lengths }: OverlapJob): Promise<OverlapRun> {
   const start = performance.now();

@@ -1,6 +1,6 @@
 /**
- * Our engine and llama.cpp on the same weights: the controlled comparison that the report misses (§7.4). A model is a
- * geometry, of which synthetic weights are made, or a file; llama.cpp reads our lossless export of it.
+ * Our engine and llama.cpp on the same weights: the controlled comparison that the report lacks (§7.4). A model is a
+ * geometry with synthetic weights, or a file; llama.cpp reads our lossless export.
  */
 import { access, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -19,39 +19,39 @@ import { benchDecode, type DecodeReport, FIGURES, ROOM, type Variant } from '../
 import { type Lengths, promptIds } from '../decode/run.js';
 import { measurePeerQuality, type PeerQuality } from './quality.js';
 
-/** Tokens on which quality is judged, unless told. */
+/** Default number of tokens for quality. */
 export const CHECKED = 256;
 
 export interface PeersOptions extends Lengths {
-  /** Names of geometries, or files. */
+  /** Geometries or model files. */
   readonly models: readonly string[];
   readonly threads: number;
   readonly runs: number;
-  /** File of texts on which quality is judged, of models with a tokenizer; else on pseudo-random tokens. */
+  /** Text file for quality, for models with a tokenizer; otherwise pseudo-random tokens. */
   readonly texts?: string | undefined;
-  /** Tokens of them; 0: quality is not judged. */
+  /** Tokens for quality; 0: no quality. */
   readonly checked: number;
-  /** Keeps the files that are made, and takes those that are there; absent: a folder that is removed again. */
+  /** Keeps and reuses files here; absent: a temporary directory. */
   readonly directory?: string | undefined;
-  /** Of a geometry; absent: its own. */
+  /** Number of layers of a geometry; absent: its own. */
   readonly layers?: number | undefined;
 }
 
 export interface PeerComparison {
   readonly model: string;
   readonly report: DecodeReport;
-  /** By figure, of each round: how many times better ours is, whichever direction is better. */
+  /** By figure and round: ratio, above 1 if ours is better. */
   readonly ratios: Readonly<Record<string, readonly number[]>>;
-  /** Undefined if nothing was checked. */
+  /** Undefined without quality. */
   readonly quality: PeerQuality | undefined;
 }
 
 /**
- * Model after model; within each, subjects in turns.
- * @throws CflowError UNSUPPORTED (no peer installed, no GGUF of the model), and whatever a run fails with
+ * One model after another; within each, engines interleaved.
+ * @throws CflowError UNSUPPORTED (no node-llama-cpp, no GGUF of the model), and errors of the runs
  */
 export async function benchPeers(options: PeersOptions, run = new Run()): Promise<PeerComparison[]> {
-  // A missing peer is reported before hours are spent.
+  // Report missing node-llama-cpp before measuring for hours.
   await loadPeer();
   const compareAll = async (directory: string) => {
     const comparisons: PeerComparison[] = [];
@@ -84,7 +84,7 @@ async function compareOn(
   const report = await benchDecode({ ...lengths, file, gguf, threads, runs, variants }, run);
   run.step('quality');
   const quality = await qualityIn(directory, file, gguf, options);
-  // Files of gigabytes: unless they are kept, those of one model at a time.
+  // Files have gigabytes: unless kept, those of one model at a time.
   if (options.directory === undefined) {
     await rm(gguf);
     if (file !== model) await rm(file);
@@ -120,7 +120,7 @@ async function qualityIn(
   });
 }
 
-/** Of the texts, if the model has a tokenizer; else pseudo-random ids, the same for every model. */
+/** Tokens of the documents if the model has a tokenizer; otherwise pseudo-random ids, the same for every model. */
 export function checkedIds(file: string, texts: string | undefined, checked: number): Promise<number[][]> {
   return withModelFile(file, async ({ config: { contextLength, vocabSize }, metadata }) => {
     if (texts === undefined || !metadata.tokenizer)
@@ -130,7 +130,7 @@ export function checkedIds(file: string, texts: string | undefined, checked: num
   });
 }
 
-/** The lengths asked for, or what a context of `most` positions has room for. */
+/** The requested lengths, limited to a context of `most` positions. */
 export function fitLengths({ tokens, prefill, warmup, context }: Lengths, most: number): Lengths {
   const room = most - ROOM;
   const fit = (wanted: number) => Math.min(wanted, room);
@@ -142,7 +142,7 @@ export function fitLengths({ tokens, prefill, warmup, context }: Lengths, most: 
   };
 }
 
-/** @param report of two subjects: ours, then theirs */
+/** @param report of two engines: cflow, then llama.cpp */
 export function against(report: DecodeReport): PeerComparison['ratios'] {
   const [ours, theirs] = report.rows;
   const ratios = FIGURES.flatMap(({ name, better, of }) => {

@@ -1,4 +1,4 @@
-/** Logits of either engine after every token of some sequences, in a file. */
+/** Writes the logits of an engine after every token of some sequences to a file. */
 import { closeSync, openSync, writeFileSync } from 'node:fs';
 import { Model } from '@cflow/runtime-native';
 import { logitsAfter, withLlama } from '../../engines/llama.js';
@@ -6,26 +6,26 @@ import type { EngineName } from '../capped/run.js';
 
 export interface LogitsJob {
   readonly engine: EngineName;
-  /** .cflow, .vflow or .gguf, as the engine reads it. */
+  /** .cflow, .vflow or .gguf, depending on the engine. */
   readonly file: string;
   readonly threads: number;
-  /** Of our engine: exact, or as it decides by itself. */
+  /** For our engine: f32 activations, or its default. */
   readonly exact: boolean;
-  /** Token ids; each sequence begins with nothing before it. */
+  /** Token ids; each sequence starts with an empty context. */
   readonly sequences: readonly (readonly number[])[];
-  /** File that gets the logits after every token, in order: rows of f32, as long as the vocabulary. */
+  /** Output file: a row of f32[vocabulary] per token, in order. */
   readonly output: string;
 }
 
-/** Of one child. */
+/** One run. */
 export interface LogitsRun {
   readonly vocabSize: number;
 }
 
-/** Writes a row; rows of a file are equally long. */
+/** Writes a row; all rows have the same length. */
 type Keep = (logits: Float32Array) => void;
 
-/** @throws CflowError as the engines do, UNSUPPORTED without the peer */
+/** @throws CflowError UNSUPPORTED without node-llama-cpp, and errors of the engines */
 export async function runLogits(job: LogitsJob): Promise<LogitsRun> {
   const output = openSync(job.output, 'w');
   let vocabSize = 0;

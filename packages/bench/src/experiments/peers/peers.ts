@@ -8,11 +8,11 @@ import { decodeMetrics, FIGURES } from '../decode/bench.js';
 import { benchPeers, CHECKED, type PeerComparison } from './bench.js';
 import type { EngineQuality, PeerQuality } from './quality.js';
 
-/** A dense model, many small experts, and few large ones. */
+/** Dense, many small experts, few large experts. */
 export const PEER_MODELS: readonly string[] = ['dense-1.1b', 'olmoe', 'mixtral'];
 
 const { context, layers, prefill, runs, texts, threads, tokens } = SHARED;
-/** They are an argument of a process. */
+/** Token ids are an argument of a process, which limits their length. */
 const MOST_CHECKED = 10_000;
 
 export const peers = experiment({
@@ -57,14 +57,14 @@ export const peers = experiment({
       run,
     ),
   quick: async ({ quick, threads }, run) => {
-    if (quick) throw new CflowError('UNSUPPORTED', 'not part of a quick run: it needs gigabytes of weights');
+    if (quick) throw new CflowError('UNSUPPORTED', 'not part of a quick run: needs gigabytes of weights');
     const lengths = { tokens: 32, prefill: 512, warmup: 128, context: 1024, checked: CHECKED };
     return benchPeers({ models: PEER_MODELS, threads, runs: 3, ...lengths }, run);
   },
   results: peersMeasured,
 });
 
-/** What follows from the quality of both, in the order of the table. */
+/** Quality figures, in the order of the table. */
 const QUALITY: readonly QualityFigure[] = [
   { name: 'perplexity', unit: '', better: 'lower', of: ({ perplexity }) => perplexity },
   { name: 'KL from f32 arithmetic', unit: 'nats', better: 'lower', of: ({ kl }) => kl },
@@ -77,7 +77,7 @@ interface QualityFigure extends Pick<Metric, 'name' | 'unit' | 'better'> {
 const OURS = 'cflow';
 const THEIRS = 'llama.cpp';
 
-/** `model subject: figure`, and `model: figure, times llama.cpp` of each round. */
+/** `model engine: figure`, and `model: figure, times llama.cpp` of each round. */
 export function peersMeasured(comparisons: readonly PeerComparison[]): Measured {
   const metrics = comparisons.flatMap(({ model, report, ratios, quality }) => [
     ...decodeMetrics(report, `${model} `),
@@ -90,14 +90,14 @@ export function peersMeasured(comparisons: readonly PeerComparison[]): Measured 
 }
 
 function qualityMetrics(model: string, { ours, theirs, between, sameToken }: PeerQuality): Metric[] {
-  const subjects = [
+  const engines = [
     [OURS, ours],
     [THEIRS, theirs],
   ] as const;
-  const each = subjects.flatMap(([subject, quality]) =>
+  const each = engines.flatMap(([engine, quality]) =>
     QUALITY.flatMap(({ name, unit, better, of }) => {
       const value = of(quality);
-      return value === undefined ? [] : [metric(`${model} ${subject}: ${name}`, unit, better, [value])];
+      return value === undefined ? [] : [metric(`${model} ${engine}: ${name}`, unit, better, [value])];
     }),
   );
   return [
@@ -109,15 +109,15 @@ function qualityMetrics(model: string, { ours, theirs, between, sameToken }: Pee
 
 function tableOf({ model, report, ratios, quality }: PeerComparison): Table {
   const metrics = new Map(decodeMetrics(report).map((entry) => [entry.name, entry]));
-  const cell = (subject: string, figure: string) => {
-    const found = metrics.get(`${subject}: ${figure}`);
+  const cell = (engine: string, figure: string) => {
+    const found = metrics.get(`${engine}: ${figure}`);
     return found ? `${spreadText(found)} ${found.unit}`.trim() : null;
   };
   const ratio = (rounds: readonly number[] | undefined) =>
     rounds ? `${spreadText(metric('ratio', '×', 'higher', rounds))} ×` : null;
   const rows = FIGURES.map(({ name }) => [name, cell(OURS, name), cell(THEIRS, name), ratio(ratios[name])]);
   const backends = report.rows.map(
-    ({ subject, backend, threads }) => `${subject}: ${backend}, ${threadsText(threads)}`,
+    ({ engine, backend, threads }) => `${engine}: ${backend}, ${threadsText(threads)}`,
   );
   return {
     title: `${model} (${backends.join('; ')})`,

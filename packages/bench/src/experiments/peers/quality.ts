@@ -1,6 +1,6 @@
 /**
- * How well both engines compute: perplexity of each on the same tokens, and how far their distributions lie from those
- * of exact arithmetic and from one another. The weights are the same, so whatever differs is rounding, or a defect.
+ * Quality of both engines: perplexity on the same tokens, and KL divergence from f32 activations and between them. The
+ * weights are the same, so any difference is rounding or a defect.
  */
 import { open } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -10,11 +10,11 @@ import { runChild } from '../../runner/child.js';
 import { argmax, klDivergence } from '../../runner/statistics.js';
 import type { LogitsJob, LogitsRun } from './logits.js';
 
-/** Of one engine. */
+/** One engine. */
 export interface EngineQuality {
-  /** e to the mean negative log-likelihood of the tokens that follow; undefined where none does. */
+  /** exp of the mean negative log-likelihood of the next tokens; undefined without one. */
   readonly perplexity: number | undefined;
-  /** Mean over the positions of KL(our f32 arithmetic ‖ engine), nats. */
+  /** Mean KL(our f32 arithmetic ‖ engine) over positions, nats. */
   readonly kl: number;
 }
 
@@ -22,23 +22,23 @@ export interface PeerQuality {
   readonly positions: number;
   readonly ours: EngineQuality;
   readonly theirs: EngineQuality;
-  /** Mean over the positions of KL(ours ‖ theirs), nats. */
+  /** Mean KL(ours ‖ theirs) over positions, nats. */
   readonly between: number;
-  /** Share of the positions at which both find the same token most likely. */
+  /** Share of positions where both have the same most likely token. */
   readonly sameToken: number;
 }
 
 /** Logits after one token. */
 export interface Position {
-  /** By f32 activations and the weights as they are. */
+  /** With f32 activations. */
   readonly exact: Float32Array;
   readonly ours: Float32Array;
   readonly theirs: Float32Array;
-  /** The token that follows; undefined at the end of a sequence. */
+  /** Next token; undefined at the end of a sequence. */
   readonly next: number | undefined;
 }
 
-/** Of at least one position. */
+/** Needs at least one position. */
 export async function qualityOf(
   positions: AsyncIterable<Position> | Iterable<Position>,
 ): Promise<PeerQuality> {
@@ -79,11 +79,11 @@ export interface QualityRequest {
   readonly gguf: string;
   readonly threads: number;
   readonly sequences: readonly (readonly number[])[];
-  /** For files of logits, which are removed with it. */
+  /** Directory for files of logits. */
   readonly directory: string;
 }
 
-/** Each engine in a process of its own. @throws CflowError as the engines do */
+/** Runs each engine in its own process. @throws CflowError as the engines do */
 export async function measurePeerQuality(request: QualityRequest): Promise<PeerQuality> {
   const { file, gguf, threads, sequences, directory } = request;
   const jobs = {
@@ -119,7 +119,7 @@ async function* positionsOf(
         handles.map(async (handle) => {
           const row = new Float32Array(length);
           const { bytesRead } = await handle.read(row);
-          if (bytesRead < row.byteLength) throw new CflowError('INTERNAL', 'a file of logits ends early');
+          if (bytesRead < row.byteLength) throw new CflowError('INTERNAL', 'a file of logits is truncated');
           return row;
         }),
       );

@@ -1,4 +1,4 @@
-/** Passes over a model on disk, and a sweep of block sizes: claims 6 and 8 of the report (prefetch, order of the file). */
+/** Reads of a model from disk, and a sweep of block sizes: claims 6 and 8 of the report (prefetch, file order). */
 import { join } from 'node:path';
 import { convert } from '@cflow/convert';
 import { buildPlan, CflowError, type Container, type ModelFile, openModel, type Region } from '@cflow/format';
@@ -11,19 +11,19 @@ import { kib } from '../../runner/options.js';
 import { interruption, temporaryFolder } from '../../runner/resources.js';
 
 export interface StorageOptions {
-  /** .cflow or .vflow; the other container is written beside it for as long as it takes. */
+  /** .cflow or .vflow; the other file format is written next to it, then removed. */
   readonly model: string;
   readonly directory: string;
-  /** Bytes of a read, and reads under way at once, of the passes. */
+  /** Block size in bytes, and queue depth. */
   readonly block: number;
   readonly depth: number;
-  /** Of each kind of pass, in turns. */
+  /** Runs of each kind of pass, interleaved. */
   readonly runs: number;
-  /** Bytes of a run at least: passes over a small model are repeated. */
+  /** Minimum bytes of a run: passes over a small model are repeated. */
   readonly bytes: number;
-  /** Sizes of the sweep. */
+  /** Block sizes of the sweep. */
   readonly blocks: readonly number[];
-  /** Of one measurement of the sweep. */
+  /** Duration of one measurement of the sweep. */
   readonly milliseconds: number;
 }
 
@@ -38,11 +38,11 @@ export interface Pass {
 }
 
 export interface PassRow extends Pass {
-  /** Of one pass. */
+  /** Bytes of one pass. */
   readonly bytes: number;
-  /** 10^9 bytes a second of each run. */
+  /** GB/s of each run. */
   readonly speeds: readonly number[];
-  /** Why reads were not direct though they were to be; empty if they were. */
+  /** Why direct reads were buffered; empty if they were direct. */
   readonly reason: string;
 }
 
@@ -50,7 +50,7 @@ export interface SweepRow {
   readonly mode: ModeName;
   readonly depth: number;
   readonly block: number;
-  /** 10^9 bytes a second. */
+  /** GB/s. */
   readonly speed: number;
 }
 
@@ -70,7 +70,7 @@ interface Opened {
   close(): Promise<void>;
 }
 
-/** @throws CflowError UNSUPPORTED without the addon, VERIFY_FAILED if passes read different bytes, as convert and readers do */
+/** @throws CflowError UNSUPPORTED without the addon, VERIFY_FAILED if passes read different bytes, and errors of convert and readers */
 export function benchStorage(options: StorageOptions, run = new Run()): Promise<StorageReport> {
   return temporaryFolder(options.directory, 'storage', (folder) => measureIn(folder, options, run));
 }
@@ -127,13 +127,13 @@ async function readAll(
   { block, depth, runs, bytes, model }: StorageOptions,
   run: Run,
 ): Promise<PassRow[]> {
-  const subjects = allPasses(files.map(({ container }) => container)).map((pass) => {
+  const variants = allPasses(files.map(({ container }) => container)).map((pass) => {
     const { fd, regions } = files.find(({ container }) => container === pass.container)!;
     const once = regions[pass.order];
     return { pass, fd, bytes: lengthOf(once), regions: repeated(once, bytes) };
   });
   const reads = await run.turns({
-    subjects,
+    variants,
     rounds: runs,
     name: ({ pass: { mode, order, container } }) => `${mode}, ${order} order, .${container}`,
     measure({ pass: { mode, prefetch }, fd, regions }) {
@@ -142,10 +142,10 @@ async function readAll(
     },
   });
   requireSame(
-    subjects.map(({ pass }) => pass),
+    variants.map(({ pass }) => pass),
     reads,
   );
-  return subjects.map(({ pass, bytes }, i) => ({
+  return variants.map(({ pass, bytes }, i) => ({
     ...pass,
     bytes,
     speeds: reads[i]!.map((read) => read.bytes / read.seconds / 1e9),
@@ -155,20 +155,20 @@ async function readAll(
 
 const lengthOf = (pairs: Float64Array) => pairs.reduce((sum, value, i) => sum + (i % 2 ? value : 0), 0);
 
-/** So often that it is at least so many bytes; an odd number of times, as an even one folds to nothing. */
+/** Repetitions that reach the minimum bytes; odd, because XOR of an even number is 0. */
 export function repeated(pairs: Float64Array, bytes: number): Float64Array {
   const times = Math.max(1, Math.ceil(bytes / lengthOf(pairs))) | 1;
   return Float64Array.from({ length: times * pairs.length }, (_, i) => pairs[i % pairs.length]!);
 }
 
-/** Containers differ in where the bytes lie, not in what they are. */
+/** File formats differ in the position of bytes, not in content. */
 function requireSame(passes: readonly Pass[], reads: readonly (readonly RegionsRead[])[]): void {
   for (const order of ORDERS) {
     const folded = new Set(
       passes.flatMap((pass, i) => (pass.order === order ? reads[i]!.map((read) => read.folded) : [])),
     );
     if (folded.size > 1)
-      throw new CflowError('VERIFY_FAILED', `passes in the order of the ${order} have read different bytes`);
+      throw new CflowError('VERIFY_FAILED', `passes in ${order} order read different bytes`);
   }
 }
 
@@ -181,13 +181,13 @@ async function sweepBlocks(
   run: Run,
 ): Promise<SweepRow[]> {
   const modes = Object.keys(MODES) as ModeName[];
-  const subjects = modes.flatMap((mode) =>
+  const variants = modes.flatMap((mode) =>
     SWEEP_DEPTHS.flatMap((depth) =>
       blocks.filter((bytes) => bytes <= size).map((block) => ({ mode, depth, block })),
     ),
   );
   const speeds = await run.turns({
-    subjects,
+    variants,
     rounds: 1,
     name: ({ mode, depth, block }) => `blocks of ${kib(block)}, ${mode}, ${depth} at once`,
     async measure({ mode, depth, block }) {
@@ -196,13 +196,13 @@ async function sweepBlocks(
       return bytes / seconds / 1e9;
     },
   });
-  return subjects.map((subject, i) => ({ ...subject, speed: speeds[i]![0]! }));
+  return variants.map((variant, i) => ({ ...variant, speed: speeds[i]![0]! }));
 }
 
 export const ORDERS = ['file', 'plan'] as const;
 export type Order = (typeof ORDERS)[number];
 
-/** `file`: all streams as they lie. `plan`: what one token asks for, as it asks, with experts drawn at random. */
+/** `file`: all streams in file order. `plan`: streams of one token in plan order, with random experts. */
 export function regionsInOrder(file: ModelFile, order: Order, seed = 1): Region[] {
   return order === 'file' ? fileOrder(file) : planOrder(file, seed);
 }
@@ -225,7 +225,7 @@ function planOrder({ config, streams }: ModelFile, seed: number): Region[] {
   });
 }
 
-/** `k` of `count`, ascending. */
+/** `k` of `count` indices, ascending. */
 function chosen(count: number, k: number, random: () => number): number[] {
   const left = Array.from({ length: count }, (_, i) => i);
   const taken = Array.from({ length: k }, () => left.splice(Math.floor(random() * left.length), 1)[0]!);

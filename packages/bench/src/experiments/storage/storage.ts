@@ -6,14 +6,14 @@ import { type Measured, metric, type Table } from '../../runner/result.js';
 import { rounded, spread } from '../../runner/statistics.js';
 import { benchStorage, type Pass, type PassRow, type StorageReport } from './passes.js';
 
-/** Enough that a run takes longer than its first and last read. */
+/** Large enough that first and last read do not dominate a run. */
 const RUN_BYTES = 2 ** 27;
 const SWEEP = ['16KiB', '64KiB', '256KiB', '1MiB', '4MiB'];
 
 export const storage = experiment({
   name: 'storage',
   positional: '<model>',
-  describe: 'reads of a model from disk: direct and buffered, with prefetch, in both file formats',
+  describe: 'read a model from disk: direct and buffered, with prefetch, in both file formats',
   options: (y) =>
     y
       .positional('model', SHARED.model)
@@ -75,7 +75,7 @@ export function storageMeasured(report: StorageReport): Measured {
   };
 }
 
-/** Run by run: what a change of one thing gives. */
+/** Ratios, run by run, of passes that differ in one setting. */
 function ratios(
   passes: readonly PassRow[],
   changed: (pass: Pass) => boolean,
@@ -106,7 +106,7 @@ function sweepTable({ sweep }: StorageReport): Table {
   const columns = [...new Set(sweep.map(({ mode, depth }) => `${mode}, ${depth} at once`))];
   const blocks = [...new Set(sweep.map(({ block }) => block))];
   return {
-    title: 'Blocks at random places, GB/s',
+    title: 'Random blocks, GB/s',
     columns: ['block', ...columns],
     rows: blocks.map((block) => [
       kib(block),

@@ -1,4 +1,4 @@
-/** Claim 2: does the order of the weights on disk save misses of the first data cache? */
+/** Claim 2: does the order of the weights on disk reduce L1 data cache misses? */
 import { CflowError, DTYPES } from '@cflow/format';
 import { requireNativeMachine } from '@cflow/runtime-native';
 import { type BenchAddon, type MatvecTiming, requireBenchAddon } from '../../runner/addon.js';
@@ -10,25 +10,25 @@ import { median, rounded } from '../../runner/statistics.js';
 import { type CachegrindRow, crossCheck } from './cachegrind.js';
 import { cacheText } from './l1d.js';
 import {
-  ARMS,
-  type Arm,
   type Caches,
   DTYPE,
+  KERNELS,
+  type Kernel,
   type SimulatedRow,
   simulate,
-  TIMED_ARMS,
+  TIMED_KERNELS,
   WORKLOADS,
   type Workload,
 } from './simulate.js';
 
 export interface L1dOptions {
-  /** Empty = the best that the CPU has. */
+  /** Empty: the best of the CPU. */
   readonly isa: string;
-  /** Simulated one by one. */
+  /** Cache geometries to simulate. */
   readonly caches: readonly Caches[];
-  /** Rows of each matrix that are simulated; counts are scaled to all. */
+  /** Simulated rows of each matrix; counts are scaled to all rows. */
   readonly simulatedRows: number;
-  /** Rows of each matrix that are timed. */
+  /** Timed rows of each matrix. */
   readonly timedRows: number;
   /** Timed runs of each layout. */
   readonly runs: number;
@@ -37,9 +37,9 @@ export interface L1dOptions {
 
 export interface TimedRow {
   readonly workload: string;
-  readonly arm: string;
+  readonly kernel: string;
   readonly rows: number;
-  /** Of both layouts as tiles hold it. */
+  /** Bytes of the tiled layout, used for both. */
   readonly bytes: number;
   readonly timing: MatvecTiming;
 }
@@ -51,7 +51,7 @@ export interface L1dReport {
   readonly checked: readonly CachegrindRow[];
 }
 
-/** @throws CflowError UNSUPPORTED without the addon, INTERNAL if the two layouts give different numbers */
+/** @throws CflowError UNSUPPORTED without the addon, INTERNAL if the layouts give different results */
 export async function benchL1d(options: L1dOptions, run = new Run()): Promise<L1dReport> {
   const addon = requireBenchAddon();
   const isa = isaOf(options.isa);
@@ -61,24 +61,24 @@ export async function benchL1d(options: L1dOptions, run = new Run()): Promise<L1
   for (const workload of WORKLOADS) {
     run.step(`${workload.name}: caches, simulated`);
     simulated.push(...(await simulateAll(addon, workload, isa, options)));
-    for (const arm of TIMED_ARMS) {
-      run.step(`${workload.name}: ${arm.name}, timed`);
-      timed.push(await time(addon, workload, arm, isa, options));
+    for (const kernel of TIMED_KERNELS) {
+      run.step(`${workload.name}: ${kernel.name}, timed`);
+      timed.push(await time(addon, workload, kernel, isa, options));
     }
     if (options.cachegrind === undefined) continue;
     run.step(`${workload.name}: cachegrind`);
-    for (const arm of ARMS)
-      checked.push(await crossCheck(addon, options.cachegrind, workload, arm, options.caches[0]!));
+    for (const kernel of KERNELS)
+      checked.push(await crossCheck(addon, options.cachegrind, workload, kernel, options.caches[0]!));
   }
   return { isa, simulated, timed, checked };
 }
 
-/** @throws CflowError USAGE for what the CPU has not */
+/** @throws CflowError USAGE if the CPU lacks it */
 function isaOf(wanted: string): string {
   const { selected, available } = requireNativeMachine().isa();
   if (wanted === '') return selected;
   if (available.includes(wanted)) return wanted;
-  throw new CflowError('USAGE', `--isa ${wanted} is none of this CPU`, {
+  throw new CflowError('USAGE', `--isa ${wanted} is not available on this CPU`, {
     field: 'isa',
     value: wanted,
     remedy: `one of ${available.join(', ')}`,
@@ -88,36 +88,36 @@ function isaOf(wanted: string): string {
 async function simulateAll(addon: BenchAddon, workload: Workload, isa: string, options: L1dOptions) {
   const rows: SimulatedRow[] = [];
   for (const caches of options.caches) {
-    for (const arm of ARMS) {
+    for (const kernel of KERNELS) {
       throwIfInterrupted();
       for (const prefetcher of [false, true])
         rows.push(
-          await simulate(addon, workload, arm, { isa, caches, prefetcher, rows: options.simulatedRows }),
+          await simulate(addon, workload, kernel, { isa, caches, prefetcher, rows: options.simulatedRows }),
         );
     }
   }
   return rows;
 }
 
-async function time(addon: BenchAddon, workload: Workload, arm: Arm, isa: string, options: L1dOptions) {
+async function time(addon: BenchAddon, workload: Workload, kernel: Kernel, isa: string, options: L1dOptions) {
   throwIfInterrupted();
   const rows = Math.min(workload.rows, options.timedRows);
   const timing = await answered(
     addon.timeMatvec({
       dtype: DTYPES[DTYPE].id,
-      arithmetic: arm.arithmetic,
+      arithmetic: kernel.arithmetic,
       rows,
       cols: workload.cols,
-      stripeRows: arm.stripeRows,
+      stripeRows: kernel.stripeRows,
       isa,
       runs: options.runs,
     }),
   );
   if (!timing.same)
-    throw new CflowError('INTERNAL', `${workload.name}, ${arm.name}: the layouts give different numbers`);
+    throw new CflowError('INTERNAL', `${workload.name}, ${kernel.name}: the layouts give different results`);
   const bytes =
     (rows * workload.cols * (DTYPES[DTYPE].groupBytes + DTYPES[DTYPE].scaleBytes)) / DTYPES[DTYPE].group;
-  return { workload: workload.name, arm: arm.name, rows, bytes, timing };
+  return { workload: workload.name, kernel: kernel.name, rows, bytes, timing };
 }
 
 const reportedOf = (name: string) =>
@@ -126,13 +126,13 @@ const cachesText = ({ first, second }: Caches) => `${cacheText(first)} + ${cache
 
 export function l1dMeasured(report: L1dReport): Measured {
   const plain = report.simulated.filter(({ prefetcher }) => !prefetcher);
-  const ratios = plain.map(({ workload, arm, caches, ratio }) => {
-    const name = `${workload}, ${arm}, caches ${cachesText(caches)}: misses, row-major by tiled`;
+  const ratios = plain.map(({ workload, kernel, caches, ratio }) => {
+    const name = `${workload}, ${kernel}, caches ${cachesText(caches)}: misses, row-major by tiled`;
     return metric(name, 'x', 'higher', [ratio]);
   });
-  const speedups = report.timed.map(({ workload, arm, timing: { tiled, rowMajor } }) =>
+  const speedups = report.timed.map(({ workload, kernel, timing: { tiled, rowMajor } }) =>
     metric(
-      `${workload}, ${arm}: time, row-major by tiled`,
+      `${workload}, ${kernel}: time, row-major by tiled`,
       'x',
       'higher',
       tiled.seconds.map((seconds, i) => rowMajor.seconds[i]! / seconds),
@@ -157,14 +157,14 @@ const SIMULATED_COLUMNS = [
   'row-major, prefetched',
 ];
 
-/** A table for each pair of caches; the prefetcher is two columns. */
+/** A table per cache geometry; with and without prefetcher are columns. */
 function simulatedTables({ simulated, isa }: L1dReport): Table[] {
   const sizes = [...new Set(simulated.map(({ caches }) => cachesText(caches)))];
   return sizes.map((size) => {
     const rows = simulated.filter(({ caches }) => cachesText(caches) === size);
     const [plain, prefetched] = [false, true].map((on) => rows.filter(({ prefetcher }) => prefetcher === on));
     return {
-      title: `Read misses of the first data cache for a whole matrix, simulated: caches ${size}, kernels of ${isa}, q4_0`,
+      title: `L1 data cache read misses for a whole matrix, simulated: caches ${size}, kernels of ${isa}, q4_0`,
       columns: SIMULATED_COLUMNS,
       rows: plain!.map((row, i) => simulatedCells(row, prefetched![i]!)),
     };
@@ -172,10 +172,10 @@ function simulatedTables({ simulated, isa }: L1dReport): Table[] {
 }
 
 function simulatedCells(row: SimulatedRow, prefetched: SimulatedRow): Table['rows'][number] {
-  const { workload, arm, tiled, rowMajor, ratio } = row;
+  const { workload, kernel, tiled, rowMajor, ratio } = row;
   return [
     workload,
-    arm,
+    kernel,
     Math.round(tiled.total),
     Math.round(rowMajor.total),
     Math.round(rowMajor.vectors),
@@ -201,9 +201,9 @@ function timedTable({ timed, isa }: L1dReport): Table {
       'report',
       'misses counted: ratio',
     ],
-    rows: timed.map(({ workload, arm, rows, bytes, timing: { tiled, rowMajor } }) => [
+    rows: timed.map(({ workload, kernel, rows, bytes, timing: { tiled, rowMajor } }) => [
       workload,
-      arm,
+      kernel,
       rows,
       rounded(1000 * median(tiled.seconds), 3),
       rounded(1000 * median(rowMajor.seconds), 3),
@@ -217,7 +217,7 @@ function timedTable({ timed, isa }: L1dReport): Table {
 
 function checkTable({ checked }: L1dReport): Table {
   return {
-    title: `Read misses of 256 rows by cachegrind, kernels of avx2 as compiled, beside the simulation`,
+    title: `Read misses of 256 rows by cachegrind (compiled avx2 kernels) and by the simulation`,
     columns: [
       'workload',
       'kernel',
@@ -228,9 +228,9 @@ function checkTable({ checked }: L1dReport): Table {
       'ratio: cachegrind',
       'simulated  ',
     ],
-    rows: checked.map(({ workload, arm, cachegrind, simulated }) => [
+    rows: checked.map(({ workload, kernel, cachegrind, simulated }) => [
       workload,
-      arm,
+      kernel,
       Math.round(cachegrind.tiled),
       Math.round(simulated.tiled),
       Math.round(cachegrind.rowMajor),

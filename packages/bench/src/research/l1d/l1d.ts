@@ -1,4 +1,4 @@
-/** `cflow-bench l1d`: claim 2, does the order of the weights on disk save misses of the L1 data cache? */
+/** `cflow-bench l1d`: claim 2, does the order of the weights on disk reduce L1 data cache misses? */
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { CflowError } from '@cflow/format';
@@ -8,13 +8,13 @@ import { count, SHARED } from '../../runner/options.js';
 import { benchL1d, l1dMeasured } from './bench.js';
 import type { Caches } from './simulate.js';
 
-/** Enough for the counts of a row to repeat; half a minute in all. */
+/** Enough for a steady state per row; 30 s in total. */
 const SIMULATED_ROWS = 512;
 const QUICK_ROWS = 128;
 
 export const l1d = experiment({
   name: 'l1d',
-  describe: 'L1 misses and time of tiled and of row-major weights',
+  describe: 'L1 misses and time of tiled and row-major weights',
   options: (y) =>
     y
       .option('isa', {
@@ -52,7 +52,7 @@ export const l1d = experiment({
   results: l1dMeasured,
 });
 
-/** As asked; or this machine's, and those of the report where they differ. */
+/** Requested geometries; default: this machine's, and the report's if different. */
 async function cachesOf({
   l1d,
   l2,
@@ -84,7 +84,7 @@ const powerOfTwo = (n: number) => n >= 1 && Number.isInteger(Math.log2(n));
 
 /**
  * `48K/12`: bytes and ways.
- * @throws CflowError USAGE if that is no cache with lines of 64 bytes
+ * @throws CflowError USAGE if not a valid cache with 64-byte lines
  */
 export function parseCache(field: string, text: string): CacheGeometry {
   const [, digits, unit, ways] = /^(\d+)([KM]?)\/(\d+)$/.exec(text) ?? [];
@@ -100,7 +100,7 @@ export function parseCache(field: string, text: string): CacheGeometry {
 export const cacheText = ({ bytes, ways }: CacheGeometry) =>
   `${bytes % 2 ** 20 ? `${bytes / 2 ** 10}K` : `${bytes / 2 ** 20}M`}/${ways}`;
 
-/** Of a level, as Linux tells; undefined where it does not, or where the cache has other lines. */
+/** Cache of a level according to Linux; undefined if unknown or if lines are not 64 bytes. */
 export async function cacheOfMachine(level: 1 | 2, folder = SYSFS): Promise<CacheGeometry | undefined> {
   const names = await readdir(folder).catch(() => []);
   for (const name of names.filter((entry) => entry.startsWith('index')).sort()) {

@@ -5,22 +5,22 @@ import type { BenchAddon, CacheGeometry, SimulatedCounts } from '../../runner/ad
 
 export interface Workload {
   readonly name: string;
-  /** Outputs. */
+  /** Output rows. */
   readonly rows: number;
-  /** Inputs. */
+  /** Input columns. */
   readonly cols: number;
-  /** The report's; null for the workload that its tables leave out. */
+  /** Figures of the report; null for the workload that its tables omit. */
   readonly reported: {
-    /** L1d read misses, row-major by tiled, Xeon E5-2650: 32 KiB, f32 activations, one row at a time. */
+    /** L1d read misses, row-major relative to tiled, Xeon E5-2650: 32 KiB, f32 activations, one row at a time. */
     readonly missRatio: number;
-    /** Time, row-major by tiled, Ryzen 5 2600. */
+    /** Time, row-major relative to tiled, Ryzen 5 2600. */
     readonly speedup: number;
   } | null;
 }
 
 /**
- * arch2_4_8k_4l, d = 8,192. The report speaks of five workloads and lists four; the fifth is the one matrix of a layer
- * that is missing among them.
+ * arch2_4_8k_4l, d = 8,192. The report mentions five workloads and lists four; the fifth is the remaining matrix of a
+ * layer.
  */
 export const WORKLOADS: readonly Workload[] = [
   { name: 'dense-down', rows: 8192, cols: 32_768, reported: { missRatio: 7.29, speedup: 1.28 } },
@@ -30,22 +30,24 @@ export const WORKLOADS: readonly Workload[] = [
   { name: 'expert-down', rows: 8192, cols: 4096, reported: null },
 ];
 
-export interface Arm {
+export interface Kernel {
   readonly name: string;
   readonly arithmetic: 'f32' | 'q8';
-  /** Rows of the row-major matrix that meet a stretch of the vector together. */
+  /** Rows of the row-major matrix that share a pass over the vector. */
   readonly stripeRows: number;
 }
 
-/** Kernels that multiply: the report's baseline, ours with f32 activations, ours with those of 15 bits. */
-export const ARMS: readonly Arm[] = [
+/** Kernels: the report's baseline, ours with f32 activations, ours with quantized activations. */
+export const KERNELS: readonly Kernel[] = [
   { name: 'f32, a row at a time', arithmetic: 'f32', stripeRows: 1 },
   { name: 'f32, 4 rows at a time', arithmetic: 'f32', stripeRows: 4 },
   { name: 'q8, a row at a time', arithmetic: 'q8', stripeRows: 1 },
 ];
 
-/** A kernel with f32 activations computes four rows whether or not there are four: one at a time it wastes its time. */
-export const TIMED_ARMS = ARMS.filter(({ arithmetic, stripeRows }) => arithmetic === 'q8' || stripeRows > 1);
+/** Timing omits single-row f32: the kernel always computes four rows. */
+export const TIMED_KERNELS = KERNELS.filter(
+  ({ arithmetic, stripeRows }) => arithmetic === 'q8' || stripeRows > 1,
+);
 
 export interface Caches {
   readonly first: CacheGeometry;
@@ -53,53 +55,53 @@ export interface Caches {
 }
 
 export interface SimulateOptions {
-  /** Whose vectors the kernels have. */
+  /** Instruction set of the kernels. */
   readonly isa: string;
   readonly caches: Caches;
   readonly prefetcher: boolean;
-  /** At most so many rows of the matrix are passed; counts are scaled to all of them. */
+  /** Maximum rows to simulate; counts are scaled to all rows. */
   readonly rows: number;
   /** Whether to leave out the headers of a row-major matrix; true by default. */
   readonly bare?: boolean;
 }
 
-/** Of the matrices, as in the report. */
+/** Matrices as in the report. */
 export const DTYPE = 'q4_0';
 
 export interface Misses {
-  /** Read misses of the first cache by what was read: the matrix, the vector, the kernel's own arrays. */
+  /** L1 read misses of the matrix, the vector and the kernel's own arrays. */
   readonly weights: number;
   readonly vectors: number;
   readonly locals: number;
   readonly total: number;
-  /** Of both caches. */
+  /** L1 and L2. */
   readonly beyond: number;
 }
 
 export interface SimulatedRow {
   readonly workload: string;
-  readonly arm: string;
+  readonly kernel: string;
   readonly caches: Caches;
   readonly prefetcher: boolean;
   readonly tiled: Misses;
   readonly rowMajor: Misses;
-  /** Of totals, row-major by tiled. */
+  /** Ratio of totals, row-major relative to tiled. */
   readonly ratio: number;
 }
 
-/** Floats of a vector by instruction set; what is not listed has those of AVX2. */
+/** Floats per SIMD register by instruction set; default: AVX2. */
 const WIDTHS: Readonly<Record<string, number>> = { avx512: 16, avx512_vnni: 16, neon: 4 };
-/** Kernels for int8 activations that are written by hand go by 0. */
+/** 0 selects hand-written int8 kernels. */
 const HAND_WRITTEN: Readonly<Record<string, number>> = { avx512_vnni: 0 };
 
-export function widthOf(isa: string, arithmetic: Arm['arithmetic']): number {
+export function widthOf(isa: string, arithmetic: Kernel['arithmetic']): number {
   return (arithmetic === 'q8' ? HAND_WRITTEN[isa] : undefined) ?? WIDTHS[isa] ?? 8;
 }
 
 export async function simulate(
   addon: BenchAddon,
   { name, rows, cols }: Workload,
-  arm: Arm,
+  kernel: Kernel,
   options: SimulateOptions,
 ): Promise<SimulatedRow> {
   const { caches, prefetcher, isa, bare = true } = options;
@@ -108,11 +110,11 @@ export async function simulate(
     missesOf(
       await addon.simulateMatvec({
         dtype: DTYPES[DTYPE].id,
-        arithmetic: arm.arithmetic,
+        arithmetic: kernel.arithmetic,
         rows: passed,
         cols,
         stripeRows,
-        width: widthOf(isa, arm.arithmetic),
+        width: widthOf(isa, kernel.arithmetic),
         ...caches,
         prefetcher,
       }),
@@ -120,10 +122,10 @@ export async function simulate(
       !bare || stripeRows === TILE_ROWS ? 1 : withoutHeaders(stripeRows, cols),
     );
   const tiled = await misses(TILE_ROWS);
-  const rowMajor = await misses(arm.stripeRows);
+  const rowMajor = await misses(kernel.stripeRows);
   return {
     workload: name,
-    arm: arm.name,
+    kernel: kernel.name,
     caches,
     prefetcher,
     tiled,
@@ -133,8 +135,8 @@ export async function simulate(
 }
 
 /**
- * A row-major matrix is simulated as tiles of few rows, each with a header that no row-major matrix has: the share of
- * its bytes that is left without them.
+ * A row-major matrix is simulated as tiles of few rows. Returns the share of bytes without tile headers, which a
+ * row-major matrix lacks.
  */
 export function withoutHeaders(stripeRows: number, cols: number): number {
   const headers = TILE_HEADER_BYTES * Math.ceil(cols / TILE_COLS);

@@ -16,26 +16,26 @@ import { requireAdditive, Speculation } from './speculate.js';
 export interface ResidualOptions {
   /** .cflow, .vflow or checkpoint directory; the latter is converted in f32. */
   readonly model: string;
-  /** File of texts; absent = what the model says, drawn at temperature 1. */
+  /** Text file; absent: text generated at temperature 1. */
   readonly texts?: string | undefined;
-  /** Tokens in all. */
+  /** Tokens in total. */
   readonly tokens: number;
   readonly seed: number;
-  /** Layers begin early where the layer below gives less than this, relative to its input. */
+  /** A layer starts early if the layer below adds less than this, relative to its input. */
   readonly thresholds: readonly number[];
-  /** For a converted checkpoint. */
+  /** Directory for a converted checkpoint. */
   readonly directory: string;
 }
 
 export interface SpeculationRow {
   readonly threshold: number;
-  /** Of layers that could begin early: the share that did and stood. */
+  /** Share of the layers that could start early whose early result was accepted. */
   readonly accepted: number;
-  /** Of the layers' time, were two at a time as fast as one: layers that stood are free. */
+  /** Relative latency if two layers overlapped perfectly: accepted layers are free. */
   readonly latency: number;
-  /** Layers computed, those computed twice included, by layers of the model. */
+  /** Layers computed, including recomputed ones, relative to layers of the model. */
   readonly work: number;
-  /** Share of positions whose most probable token is that of the exact model. */
+  /** Share of positions with the same most likely token as the exact model. */
   readonly sameToken: number;
   /** Mean KL divergence from the exact model's distribution, nats. */
   readonly kl: number;
@@ -44,10 +44,10 @@ export interface SpeculationRow {
 export interface ResidualReport {
   readonly model: string;
   readonly tokens: number;
-  /** By layer, of each token: |what the layer gives| / |its input|. */
+  /** By layer and token: |output added| / |input|. */
   readonly ratios: readonly (readonly number[])[];
   readonly speculation: readonly SpeculationRow[];
-  /** Of layers with experts; empty without. */
+  /** Layers with experts; empty without. */
   readonly predictor: readonly { readonly layer: number; readonly r2: number }[];
 }
 
@@ -56,10 +56,10 @@ interface Opened {
   readonly weights: FileWeightStore;
 }
 
-/** Tokens of which the predictor is fitted; the others judge it. */
+/** Share of tokens to fit the predictor; the others test it. */
 const FITTED = 0.75;
 
-/** @throws CflowError UNSUPPORTED where layers do not add to one residual; as conversion and readers do */
+/** @throws CflowError UNSUPPORTED if layers do not add to one residual; errors of conversion and readers */
 export function benchResidual(options: ResidualOptions, run = new Run()): Promise<ResidualReport> {
   return temporaryFolder(options.directory, 'residual', async (folder) =>
     observeFile(await asFile(options.model, folder), options, run),
@@ -89,7 +89,7 @@ async function idsOf({ config, metadata }: ModelFile, file: string, tokens: numb
   return textIds(await readTextFile(file), { tokenizer, contextLength: config.contextLength }, tokens);
 }
 
-/** A sequence of tokens, and what the exact model says behind each. */
+/** A sequence of tokens, and the logits of the exact model after each. */
 interface Sequence {
   readonly ids: number[];
   readonly logits: Float32Array[];
@@ -101,7 +101,7 @@ async function observe(
   options: ResidualOptions,
   run: Run,
 ) {
-  run.step('the model as it is');
+  run.step('exact model');
   const ratios: number[][] = opened.plan.residuals.map(() => []);
   const sequences: Sequence[] = [];
   let record: RouterRecord | undefined;
@@ -131,7 +131,7 @@ async function observe(
   while (!given && tokens < options.tokens) await watch(undefined);
   const speculation: SpeculationRow[] = [];
   for (const threshold of options.thresholds) {
-    run.step(`layers begin early below ${threshold}`);
+    run.step(`layers start early below ${threshold}`);
     speculation.push(await speculate(opened, sequences, threshold));
   }
   return { tokens, ratios, speculation, predictor: record?.r2(FITTED) ?? [] };

@@ -1,4 +1,4 @@
-/** Approach B of the report (§6.3.2): what a router sees, and what its experts then give. */
+/** Approach B of the report (§6.3.2): router logits as predictors of expert outputs. */
 import type { Interpreter } from '@cflow/runtime-native';
 
 interface Point {
@@ -7,7 +7,7 @@ interface Point {
   readonly buffer: string;
 }
 
-/** Router logits and outputs of experts, by layer. */
+/** Collects router logits and expert outputs, by layer. */
 export class RouterRecord {
   readonly #interpreter: Interpreter;
   readonly #logits: readonly Point[];
@@ -40,7 +40,7 @@ export class RouterRecord {
     return known;
   }
 
-  /** By layer that routes; fitted on the first `share` of the tokens, judged on the others. */
+  /** R² by layer with experts; fitted on the first `share` of the tokens, tested on the others. */
   r2(share: number): { layer: number; r2: number }[] {
     return [...this.#samples].map(([layer, { features, targets }]) => {
       const cut = Math.floor(share * features.length);
@@ -53,21 +53,21 @@ export class RouterRecord {
   }
 }
 
-/** Least squares: how much of vectors a linear map of few features explains. */
+/** Least squares: variance explained by a linear map of few features. */
 
-/** Samples one behind the other. */
+/** Samples, concatenated. */
 export interface Samples {
-  /** Features of a sample. */
+  /** Features per sample. */
   readonly features: readonly Float32Array[];
-  /** What is to be predicted of each, all of one length. */
+  /** Targets of each sample, all of one length. */
   readonly targets: readonly Float32Array[];
 }
 
-/** Keeps the equations solvable where features depend on one another; relative to the largest of their squares. */
+/** Ridge term for dependent features, relative to the largest diagonal element. */
 const RIDGE = 1e-9;
 
 /**
- * R² on samples that the map has not seen: 1 - Σ|y - ŷ|² / Σ|y - mean|², the mean being that of the fitted samples.
+ * R² on held-out samples: 1 - Σ|y - ŷ|² / Σ|y - mean|², with the mean of the fitted samples.
  * The map has an intercept. 1 = all explained, 0 = no better than the mean.
  */
 export function linearR2(fitted: Samples, held: Samples): number {
@@ -113,7 +113,7 @@ export function predict(map: LinearMap, features: Float32Array): Float64Array {
   return result;
 }
 
-/** Gaussian elimination in place; the matrix is positive definite, so that the diagonal serves as pivots. */
+/** Gaussian elimination in place; the matrix is positive definite, so diagonal pivots suffice. */
 function solve(square: Float64Array[], right: Float64Array[]): Float64Array[] {
   const n = square.length;
   for (let pivot = 0; pivot < n; pivot++) {

@@ -1,4 +1,4 @@
-/** `cflow-bench residual`: both hypotheses of the report's §6.3, judged by its own criteria. */
+/** `cflow-bench residual`: both hypotheses of the report's §6.3, judged by its criteria. */
 import { tmpdir } from 'node:os';
 import { experiment } from '../../runner/experiment.js';
 import { count, SHARED, seedOf } from '../../runner/options.js';
@@ -15,12 +15,12 @@ const QUICK_SWEEP = [CRITERIA.ratio, Number.POSITIVE_INFINITY];
 export const residual = experiment({
   name: 'residual',
   positional: '<model>',
-  describe: 'what layers add to the residual: could they begin early?',
+  describe: 'output of layers relative to the residual: could layers start early?',
   options: (y) =>
     y
       .positional('model', { ...SHARED.model, describe: '.cflow, .vflow or checkpoint' })
       .option('texts', { ...SHARED.texts, describe: `${SHARED.texts.describe} [default: generated text]` })
-      .option('tokens', { type: 'number', default: 2000, describe: 'tokens in all' })
+      .option('tokens', { type: 'number', default: 2000, describe: 'tokens in total' })
       .option('seed', SHARED.seed),
   timed: false,
   measure: async ({ model, texts, ...args }, run) =>
@@ -44,16 +44,16 @@ const fixed = (value: number, digits = 3) => rounded(value, digits);
 const percent = (share: number) => rounded(100 * share, 1);
 
 export interface Verdict {
-  /** Layers whose median ratio is below the criterion, as a share. */
+  /** Share of layers whose median ratio is below the criterion. */
   readonly smallLayers: number;
-  /** Median over the layers of their medians; that times √L, k of a ratio that falls as k/√L. */
+  /** Median of the medians of layers; times √L: k, if the ratio falls as k/√L. */
   readonly ratio: number;
   readonly k: number;
-  /** The same token where layers begin early as the criterion has it; where all do that can. */
+  /** Share of equal tokens at the threshold of the criterion, and with all layers early. */
   readonly atCriterion: SpeculationRow | undefined;
   readonly always: SpeculationRow | undefined;
   readonly approachA: boolean;
-  /** Median over layers; undefined without experts. */
+  /** Median of layers; undefined without experts. */
   readonly r2: number | undefined;
   readonly approachB: boolean | undefined;
 }

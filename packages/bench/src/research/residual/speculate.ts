@@ -1,11 +1,11 @@
-/** Approach A of the report (§6.3.1): a layer begins before the one below it has ended. */
+/** Approach A of the report (§6.3.1): a layer starts before the one below has finished. */
 import { CflowError, type CombineStyle, type ExecutionPlan } from '@cflow/format';
 import type { Interpreter } from '@cflow/runtime-native';
 
-/** What a layer gives is added to the residual, and nothing else becomes of it. */
+/** Combine styles in which the output of a layer is only added to the residual. */
 const ADDITIVE: readonly CombineStyle[] = ['sequential', 'delayedSum', 'asyncExperts'];
 
-/** @throws CflowError UNSUPPORTED where a residual is not the one below it plus what the layer gives */
+/** @throws CflowError UNSUPPORTED unless each layer adds its output to the residual */
 export function requireAdditive({ config: { combineStyle }, steps, residuals }: ExecutionPlan): void {
   const outs = new Set(residuals.map(({ buffer }) => buffer));
   const scaled = steps.some(
@@ -23,16 +23,16 @@ export function requireAdditive({ config: { combineStyle }, steps, residuals }: 
 const norm = (x: Float32Array) => Math.sqrt(x.reduce((sum, value) => sum + value * value, 0));
 
 /**
- * Watches the residuals of an interpreter, and lets layers begin early.
+ * Observes the residuals of an interpreter, and starts layers early.
  *
- * Layer l + 1 begins with x, the input of layer l, if d, what l gives, turns out to be less than `threshold` times x;
- * d is added to its output. Then it is the turn of l + 2, whose true input is known by then. A layer whose predecessor
- * gave more is computed anew from its true input.
+ * Layer l + 1 starts with x, the input of layer l. If the output d of l is less than `threshold` times x, the result is
+ * accepted and d added to it. Layer l + 2 then starts with its exact input. Otherwise layer l + 1 is recomputed from its
+ * exact input.
  */
 export class Speculation {
-  /** Of the last token, by layer: |d| / |x|. */
+  /** Last token, by layer: |d| / |x|. */
   readonly ratios: number[] = [];
-  /** Of all tokens: layers that began early and stood, and those that were computed anew. */
+  /** All tokens: early layers accepted and recomputed. */
   accepted = 0;
   rejected = 0;
 
@@ -40,10 +40,10 @@ export class Speculation {
   readonly #threshold: number;
   readonly #embedded: { readonly buffer: string; readonly step: number };
   #input = new Float32Array();
-  /** What the layer below the one that runs gave, if that one did not wait for it. */
+  /** Output of the layer below, if the current layer did not wait for it. */
   #missing: Float32Array | undefined;
 
-  /** @param threshold 0: all layers wait; Infinity: none does that can begin early */
+  /** @param threshold 0: all layers wait; Infinity: all start early that can */
   constructor(interpreter: Interpreter, threshold: number) {
     this.#interpreter = interpreter;
     this.#threshold = threshold;

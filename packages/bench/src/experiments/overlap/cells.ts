@@ -1,34 +1,34 @@
-/** What `overlap` measures: arms of the pipeline, at numbers of threads and memory budgets. */
+/** What `overlap` measures: variants of the pipeline by number of threads and memory budget. */
 import type { ModelConfig } from '@cflow/format';
 import type { EngineOptions, OpenModelOptions } from '@cflow/runtime-native';
 import { threadsText } from '../../runner/options.js';
 
-/** How weights come in; `resident` is the reference, for which nothing does. */
-export interface Arm {
+/** How weights are read; `resident` is the reference. */
+export interface Variant {
   readonly name: string;
   readonly options: Pick<EngineOptions, 'transfers' | 'direct'> & { readonly weights: 'direct' | 'resident' };
 }
 
-/** Memory of a cell: a share of the experts, or bytes for everything. */
+/** Memory of a cell: a share of the experts, or bytes in total. */
 export type Budget =
   | { readonly name: string; readonly share: number }
   | { readonly name: string; readonly memory: number };
 
 export interface Cell {
-  /** Unique, for people. */
+  /** Unique label. */
   readonly name: string;
-  readonly arm: Arm;
+  readonly variant: Variant;
   readonly threads: number;
   /** Undefined for the reference. */
   readonly budget: Budget | undefined;
 }
 
-export const RESIDENT: Arm = { name: 'resident', options: { weights: 'resident' } };
+export const RESIDENT: Variant = { name: 'resident', options: { weights: 'resident' } };
 
-export const ARM_NAMES = ['stall', 'overlap', 'predict'] as const;
-export type ArmName = (typeof ARM_NAMES)[number];
+export const VARIANT_NAMES = ['stall', 'overlap', 'predict'] as const;
+export type VariantName = (typeof VARIANT_NAMES)[number];
 
-export const armOf = (name: ArmName, direct: EngineOptions['direct'] = {}): Arm => ({
+export const variantOf = (name: VariantName, direct: EngineOptions['direct'] = {}): Variant => ({
   name,
   options: { weights: 'direct', transfers: name, direct },
 });
@@ -39,18 +39,18 @@ export const memoryBudget = (bytes: number): Budget => ({
   memory: bytes,
 });
 
-/** Every arm at every number of threads and budget, the reference once for each number of threads. */
+/** Every variant with every number of threads and budget; the reference once per number of threads. */
 export function cellsOf(
-  arms: readonly Arm[],
+  variants: readonly Variant[],
   threadCounts: readonly number[],
   budgets: readonly Budget[],
 ): Cell[] {
   return threadCounts.flatMap((threads) => [
-    { name: `${threadsText(threads)}, resident`, arm: RESIDENT, threads, budget: undefined },
+    { name: `${threadsText(threads)}, resident`, variant: RESIDENT, threads, budget: undefined },
     ...budgets.flatMap((budget) =>
-      arms.map((arm) => ({
-        name: `${budget.name}, ${threadsText(threads)}, ${arm.name}`,
-        arm,
+      variants.map((variant) => ({
+        name: `${budget.name}, ${threadsText(threads)}, ${variant.name}`,
+        variant,
         threads,
         budget,
       })),
@@ -58,7 +58,7 @@ export function cellsOf(
   ]);
 }
 
-/** Experts of a share, at least as many as are in use at the same time. */
+/** Expert cache slots of a share, at least as many as are in use at the same time. */
 export function slotsOf(share: number, { layers, expertDelay }: ModelConfig): number {
   const experts = layers.flatMap((layer) => (layer.experts ? [layer.experts] : []));
   const count = experts.reduce((sum, layer) => sum + layer.count, 0);
@@ -66,43 +66,44 @@ export function slotsOf(share: number, { layers, expertDelay }: ModelConfig): nu
   return Math.min(count, Math.max(least, Math.round(share * count)));
 }
 
-/** What the model of a cell is opened with. @param memory bytes that the process may use */
+/** Options that open the model of a cell. @param memory limit of the process, bytes */
 export function openOptions(
-  { arm, threads, budget }: Cell,
+  { variant, threads, budget }: Cell,
   config: ModelConfig,
   memory?: number,
 ): OpenModelOptions {
   const slots = budget && 'share' in budget ? { expertSlots: slotsOf(budget.share, config) } : {};
-  const direct = arm.options.weights === 'direct' ? { direct: { ...arm.options.direct, ...slots } } : {};
+  const direct =
+    variant.options.weights === 'direct' ? { direct: { ...variant.options.direct, ...slots } } : {};
   return {
     engine: 'native',
     threads,
-    ...arm.options,
+    ...variant.options,
     ...direct,
     ...(memory === undefined ? {} : { memory }),
   };
 }
 
-/** What reads were before: small, one at a time, through the page cache; replacement by recency. */
+/** The ablation's baseline: small buffered reads, queue depth 1; LRU. */
 const PLAIN = { block: 128 * 1024, depth: 1, backend: 'threads', mode: 'buffered', halfLife: 0 } as const;
 const RECENCY = { halfLife: 0 };
 
-const rung = (
+const step = (
   name: string,
   transfers: NonNullable<EngineOptions['transfers']>,
   direct: EngineOptions['direct'],
-): Arm => ({
+): Variant => ({
   name,
   options: { weights: 'direct', transfers, direct },
 });
 
 /**
- * PIPO's ablation ladder (§6.4) for experts on disk: each rung adds one part of the pipeline to those before it.
- * @param tuned block and depth, where they are not the engine's own
+ * PIPO's ablation ladder (§6.4) for experts on disk: each step adds one part of the pipeline.
+ * @param tuned block size and queue depth, if not the engine's defaults
  */
-export const ladder = (tuned: NonNullable<EngineOptions['direct']>): readonly Arm[] => [
-  rung('no overlap', 'stall', PLAIN),
-  rung('+ overlap', 'overlap', PLAIN),
-  rung('+ transfer suite', 'overlap', { ...tuned, ...RECENCY }),
-  rung('+ prediction and cache', 'predict', tuned),
+export const ladder = (tuned: NonNullable<EngineOptions['direct']>): readonly Variant[] => [
+  step('no overlap', 'stall', PLAIN),
+  step('+ overlap', 'overlap', PLAIN),
+  step('+ transfer suite', 'overlap', { ...tuned, ...RECENCY }),
+  step('+ prediction and cache', 'predict', tuned),
 ];
