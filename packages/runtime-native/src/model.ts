@@ -47,7 +47,7 @@ const DROPPED = new FinalizationRegistry<() => void>((release) => release());
 
 /**
  * An opened model: its configuration, its tokenizer, and an engine that sessions run on.
- * Close it, or bind it with `await using`: what is only dropped is freed too, but not before it is collected.
+ * Close it, or bind it with `await using`: a model that is never closed is freed by the garbage collector.
  */
 export class Model {
   readonly config: ModelConfig;

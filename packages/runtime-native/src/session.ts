@@ -88,7 +88,7 @@ export interface SessionStats extends EngineStats {
   readonly generatedTokens: number;
   readonly prefillMs: number;
   readonly decodeMs: number;
-  /** Of decoding, the prompt left out. */
+  /** Decode only; prompt processing is not included. */
   readonly tokensPerSecond: number;
   /** What the first prefill took: the wait for the first token. */
   readonly firstTokenMs: number;
@@ -129,7 +129,7 @@ export class Session {
   #closed = false;
   #failure: unknown;
   #counts = { promptTokens: 0, generatedTokens: 0, prefillMs: 0, decodeMs: 0, firstTokenMs: 0 };
-  /** Of each decoded token; as many as the context has positions at most. */
+  /** One value per decoded token, at most the context length. */
   readonly #tokenMs: number[] = [];
 
   constructor(parts: SessionParts) {

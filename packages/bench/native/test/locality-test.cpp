@@ -69,7 +69,7 @@ void check_prefetcher() {
   for (uint64_t line = 0; line < 64; line++) page.push_back(line * kCacheLine);
   expect(misses(page) == 64, "each line once");
   // 0 and 1 miss; 1 fetches 2 and 3, each line after that two more.
-  expect(misses(page, true) == 2, "ascending lines are fetched ahead");
+  expect(misses(page, true) == 2, "ascending lines are prefetched");
   std::vector<uint64_t> pages = page;
   for (const uint64_t address : page) pages.push_back(address + 4096);
   expect(misses(pages, true) == 4, "a new page is a new stream");

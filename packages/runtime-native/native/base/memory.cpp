@@ -64,7 +64,7 @@ uint64_t left_in_group(const std::string& folder, const CgroupVersion& version) 
   const uint64_t limit = number(version.limit, "");
   const uint64_t usage = number(version.usage, "");
   if (limit == kUnlimited || usage == kUnlimited) return kUnlimited;
-  // The page cache counts as used, but gives way.
+  // The page cache counts as used, but the kernel can reclaim it.
   const uint64_t cache = number("memory.stat", "inactive_file ");
   const uint64_t used = usage - std::min(usage, cache == kUnlimited ? 0 : cache);
   return limit - std::min(limit, used);

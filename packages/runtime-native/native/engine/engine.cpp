@@ -48,7 +48,7 @@ class SessionState final : public Session {
   void resume() override { cancelled.store(false, std::memory_order_relaxed); }
   uint64_t cache_bytes() const override { return bytes.load(std::memory_order_relaxed); }
 
-  /// So many of `count` tokens that their keys and values fit the memory for them, or 1.
+  /// The most of `count` tokens whose KV cache fits its memory limit, at least 1.
   uint32_t fitting(uint32_t count) const {
     while (spill && count > 1 && !spill->fits(position, position + count)) count /= 2;
     return count;

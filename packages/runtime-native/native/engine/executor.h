@@ -107,7 +107,7 @@ class Executor {
   std::vector<Profile> profiles_;
   WorkShares shares_;
 
-  // Of the batch under way.
+  // State of the current batch.
   Batch batch_{};
   uint32_t head_first_ = 0;
   const std::atomic<bool>* cancelled_ = nullptr;

@@ -134,14 +134,14 @@ struct Context {
   const Storage& storage;
   Dtype dtype;
   CacheType cache;
-  /// Whether keys and values may be on disk.
+  /// Whether KV cache pages may be on disk.
   bool spills;
   const Buffers& buffers;
   /// Null unless routings are recorded.
   std::vector<Routing>* routings;
 };
 
-/// Tokens that a matrix kernel is given at a time: their accumulators and activations fit the caches of a core.
+/// Most tokens per call of a matrix kernel: their accumulators and activations fit the caches of a core.
 constexpr uint32_t kTokenBlock = 128;
 
 /// What one thread needs for a unit of work; allocated once.

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kMostBuffers = 1u << 16;
 constexpr uint64_t kMostHeads = 1u << 14;
-/// Of keys and values of the longest context.
+/// Limit of the KV cache at the longest context.
 constexpr uint64_t kMostCacheBytes = uint64_t{1} << 56;
 
 [[noreturn]] void refuse(const std::string& problem) { throw Error("INTERNAL", "program: " + problem); }

@@ -36,7 +36,7 @@ struct IoBlock {
   uint64_t number = 0;
 };
 
-/// What is asked of the system next for a block.
+/// The next system call for a block.
 struct IoAttempt {
   int fd;
   uint64_t offset;

@@ -11,7 +11,7 @@
 
 namespace cflow {
 
-/// What direct I/O wants offsets, lengths and addresses to be multiples of.
+/// Alignment of offsets, lengths and addresses for direct I/O, in bytes.
 constexpr uint64_t kIoAlign = 4096;
 constexpr uint64_t align_io(uint64_t bytes) { return (bytes + kIoAlign - 1) / kIoAlign * kIoAlign; }
 

@@ -24,7 +24,7 @@ enum class Arithmetic : uint8_t { f32 = 0, q8 = 1 };
 enum class Activation : uint8_t { gelu = 0, gelu_tanh = 1, silu = 2 };
 constexpr int kActivationCount = 3;
 
-/// Storage of keys and values.
+/// Storage type of the KV cache.
 enum class CacheType : uint8_t { f32 = 0, f16 = 1 };
 constexpr int kCacheTypeCount = 2;
 

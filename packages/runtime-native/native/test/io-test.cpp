@@ -80,7 +80,7 @@ void test_end_of_file() {
     check(early(98'304, 8192), arm.name + "a page more than there is");
     check(early(kSize, 1), arm.name + "a byte at the end");
     check(early(1 << 30, 4096), arm.name + "far behind the end");
-    // The file shrinks: what was there is not there any more, nor is a rounded end an excuse.
+    // The file shrinks: reading past its new end fails, also where the end is rounded up.
     check(ftruncate(file.fd, 50'000) == 0, "truncating");
     check(!early(45'056, 4096), arm.name + "before the new end");
     check(early(49'152, 4096), arm.name + "the page of the new end");

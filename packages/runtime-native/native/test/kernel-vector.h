@@ -108,7 +108,7 @@ inline void test_linear(const Kernels& k, const Kernels& scalar) {
           [&](const Kernels& t, float* v) { t.rms_norm(v, nullptr, 40, 1e-5f, v); });
 }
 
-/// One page of keys and values: stored by the table under test, read by both.
+/// One page of the KV cache: stored by the table under test, read by both.
 inline void test_attention(const Kernels& k, const Kernels& scalar) {
   Random random{4};
   for (int type = 0; type < kCacheTypeCount; ++type) {

@@ -55,7 +55,7 @@ void test_v1() {
   tree.v1("/outer/inner", "9223372036854771712", "500");
   check(available_memory(tree.root), 5000 * 1024, "a group without a limit");
   tree.v1("/outer", "4000", "1000");
-  check(available_memory(tree.root), 3030, "the group above; its inactive files give way");
+  check(available_memory(tree.root), 3030, "the group above; its inactive files can be evicted");
   tree.v1("/outer/inner", "2000", "500");
   check(available_memory(tree.root), 1530, "the group itself");
   tree.v1("", "1000", "2000");

@@ -1,4 +1,4 @@
-// A model whose keys and values can go to disk: most of its layers attend over the whole sequence.
+// A model whose KV cache can be offloaded to disk: most of its layers attend over the whole sequence.
 #pragma once
 
 #include "engine-model.h"

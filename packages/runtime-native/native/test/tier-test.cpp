@@ -1,4 +1,4 @@
-// The disk tier: which experts give way, slots under slow and failing reads, and whole models that are fetched while
+// The disk tier: which experts are evicted, slots under slow and failing reads, and whole models that are fetched while
 // they run. Prints what it checked; exits 1 at the first failure.
 #include <map>
 #include <thread>
@@ -14,7 +14,7 @@ using namespace engine_test;
 
 namespace {
 
-// What gives way.
+// Eviction.
 
 constexpr auto kAny = [](uint32_t) { return true; };
 
@@ -42,7 +42,7 @@ void test_replacement() {
   using Held = std::vector<std::vector<uint32_t>>;
   const double never = std::numeric_limits<double>::infinity();
   check(replay(0, 2, {0, 1, 0, 2, 1}) == Held{{0}, {0, 1}, {0, 1}, {0, 2}, {1, 2}}, "LRU");
-  // 0 was used three times: 1, once, gives way to 2, and 2 to 1 again, which counts two by now.
+  // 0 was used three times: 2 evicts 1, which was used once; then 1, by now used twice, evicts 2.
   check(replay(never, 2, {0, 0, 0, 1, 2, 1}) == Held{{0}, {0}, {0}, {0, 1}, {0, 2}, {0, 1}}, "LFU");
   // Half-life 1: after 0 0 0 at times 1 to 3, 0 is worth 7/4 at time 3 and 7/16 at 5; 1 (time 4) 1/2 at 5. So 0 goes.
   check(replay(1, 2, {0, 0, 0, 1, 2}) == Held{{0}, {0}, {0}, {0, 1}, {1, 2}}, "LRFU, half-life 1");

@@ -1,4 +1,4 @@
-// Which experts stand in which slots of memory, and which of them gives way: pure bookkeeping, for the engine and for
+// Which experts occupy which cache slots, and which one is evicted: pure bookkeeping, for the engine and for
 // replaying recorded routings.
 #pragma once
 
@@ -11,7 +11,7 @@
 namespace cflow {
 
 /// Replacement by LRFU (Lee et al., 2001): an access adds to an expert's value, which halves every `half_life` tokens,
-/// and the least value gives way. Half-life 0 is LRU, infinity is LFU; values outlive eviction. The experts of a layer
+/// and the least value is evicted. Half-life 0 is LRU, infinity is LFU; values outlive eviction. The experts of a layer
 /// age when their layer chooses, not before: those of the layers that are next are not older than those just used.
 /// Tokens also like what the token before them chose: that is worth `repeat` more, as a share of tokens.
 class ExpertCache {

@@ -165,7 +165,7 @@ void ExpertStore::read(uint32_t bank, uint32_t expert, uint32_t slot, IoPriority
   try {
     slots_.read(slot, region(bank, expert), priority);
   } catch (...) {
-    // What stands there is not the expert.
+    // The slot does not hold the expert.
     cache_.clear(slot);
     throw;
   }

@@ -1,6 +1,6 @@
-// The key/value caches of a session beyond their memory. The oldest pages of full attention go to disk when nothing
-// more urgent of this session is to do, and come back before their layer attends (PIPO's tracks of cache saves and loads,
-// §5.1). Every session has a queue of its own over its file, beside that of the model's weights.
+// Offload of a session's KV cache that exceeds its memory limit. The oldest pages of full attention are written to disk
+// when the session has no more urgent I/O, and are read back before their layer attends (PIPO's tracks of cache saves
+// and loads, §5.1). Each session has its own I/O queue over its file, separate from the queue of the model's weights.
 #pragma once
 
 #include <deque>

@@ -9,7 +9,7 @@
 namespace cflow {
 
 struct SpillOptions {
-  /// Memory for the keys and values of a session; 0 = as much as they need.
+  /// Memory limit of a session's KV cache, in bytes; 0 = no limit.
   uint64_t cache_bytes = 0;
   /// Where the rest goes: a file without a name, which ends with the session.
   std::string directory;

@@ -24,7 +24,7 @@ class StreamRing {
   /// @throws Error INTERNAL if the stream was not called
   void release(uint32_t stream);
 
-  /// 0 for a stream that there is not.
+  /// 0 if the stream is out of range.
   uint64_t length(uint32_t stream) const { return stream < streams_.size() ? streams_[stream].length : 0; }
   bool ready(uint32_t stream) const { return slot_of_[stream] != kNone && slots_.ready(slot_of_[stream]); }
   /// The bytes of a stream that was called. Any thread. @throws Error NOT_READABLE
