@@ -38,7 +38,9 @@ function difference(actual: ArrayLike<number>, expected: readonly number[]): num
 const argmax = (values: Float32Array) => values.indexOf(Math.max(...values));
 
 /** Those made by transformers are in a folder of their own, and have tests of their own. */
-const TRACED = (await readdir(GOLDEN)).filter((name) => name !== 'hf');
+const TRACED = (await readdir(GOLDEN, { withFileTypes: true }))
+  .filter((entry) => entry.isDirectory() && entry.name !== 'hf')
+  .map(({ name }) => name);
 
 describe.each(TRACED)('%s', (arch) => {
   test('f32 files of both containers, converted and re-laid, give the logits of the reference', async () => {

@@ -199,7 +199,7 @@ describe.each(['with a compiler', 'without'])('installed in an empty folder, %s'
     const scored = await command('cflow-bench', ...scorecard, '--model', 'a.cflow');
     expect(scored.stdout).toContain('committed 20');
     await expect(command('cflow-bench', ...scorecard)).rejects.toMatchObject({
-      stderr: expect.stringContaining('no model is named, and the bundled one is in the repository alone'),
+      stderr: expect.stringContaining('no model given, and the bundled one exists only in the repository'),
     });
   });
 

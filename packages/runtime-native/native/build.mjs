@@ -35,6 +35,7 @@ export function buildAddon(directory, without) {
     process.exitCode = 1;
     return;
   }
-  const line = stderr.split('\n').find((text) => /error/i.test(text)) ?? 'make failed';
+  const lines = stderr.trim().split('\n');
+  const line = lines.find((text) => /error/i.test(text)) || lines.at(-1) || 'make failed';
   console.error(without(`compilation failed: ${line.trim()}`));
 }
