@@ -2,10 +2,10 @@
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { layoutOnly } from '@cflow/test-kit/models';
+import { differences } from '@cflow/test-kit/step-table';
 import ts from 'typescript';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { layoutOnly } from '../packages/runtime-native/test/model-file.js';
-import { differences } from '../packages/runtime-native/test/step-table.js';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const original = (path: string) => readFileSync(join(ROOT, path), 'utf8');

@@ -1,9 +1,9 @@
 import { convert } from '@cflow/convert';
 import { Model } from '@cflow/runtime-native';
+import { directory, safetensors, type TestTensor } from '@cflow/test-kit/checkpoint';
 import { expect, it } from 'vitest';
 import { decoder } from '../../packages/convert/src/families/decoder.js';
 import { FAMILIES, placeTensors, readModelConfig } from '../../packages/convert/src/families/index.js';
-import { directory, safetensors, type TestTensor } from '../../packages/convert/test/sources-fixture.js';
 import { quill } from './quill.js';
 
 const SIZES = { vocab_size: 7, hidden_size: 8, intermediate_size: 5, num_hidden_layers: 1 };

@@ -17,9 +17,9 @@ import {
   VFLOW_HEADER,
   verifyModel,
 } from '@cflow/format';
+import { type MadeModel, makeBareModel, makeConfig, makeModel } from '@cflow/test-kit/models';
 import { describe, expect, it } from 'vitest';
 import { readSafetensorsHeader } from '../../packages/convert/src/sources/safetensors.js';
-import { type MadeModel, makeBareModel, makeConfig, makeModel } from '../../packages/format/test/support.js';
 import { mutant, type Specimen } from './mutate.js';
 
 // biome-ignore lint/suspicious/noUndeclaredEnvVars: turbo does not run the tests

@@ -1,5 +1,5 @@
 /** Mutants of a file, the same for the same seed. */
-import { random } from '../../packages/format/test/support.js';
+import { random } from '@cflow/test-kit/models';
 
 /** A file to mutate: where its structure is, and how to repair the checksum that would hide what follows. */
 export interface Specimen {

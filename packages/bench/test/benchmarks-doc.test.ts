@@ -1,10 +1,10 @@
 import { readFileSync } from 'node:fs';
+import { captured } from '@cflow/test-kit/captured';
 import { expect, it } from 'vitest';
 // @ts-expect-error a script without types
 import { committed, DOCUMENT, README } from '../../../scripts/benchmarks-doc.mjs';
 // @ts-expect-error a script without types
 import { renew } from '../../../scripts/format-doc.mjs';
-import { captured } from '../../runtime-native/test/helpers.js';
 import { main } from '../src/cli.js';
 import { benchmarkSections, speedTable } from '../src/report/markdown.js';
 import { type BenchResult, metric, readResult } from '../src/runner/result.js';

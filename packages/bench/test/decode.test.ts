@@ -2,8 +2,8 @@ import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type NativeStats, nativeMachine } from '@cflow/runtime-native';
+import { captured } from '@cflow/test-kit/captured';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
-import { captured } from '../../runtime-native/test/helpers.js';
 import { main } from '../src/cli.js';
 import { loadPeer, PEER_VERSION } from '../src/engines/llama.js';
 import {

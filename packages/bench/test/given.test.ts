@@ -4,8 +4,8 @@ import { copyFile, link, mkdir, mkdtemp, readFile, rm, stat, writeFile } from 'n
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { openFileSource } from '@cflow/format/node';
+import { captured } from '@cflow/test-kit/captured';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { captured } from '../../runtime-native/test/helpers.js';
 import { main } from '../src/cli.js';
 import { requireBenchAddon } from '../src/runner/addon.js';
 import { makeFolder } from '../src/runner/files.js';

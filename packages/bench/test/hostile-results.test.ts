@@ -2,8 +2,8 @@
 import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { captured } from '@cflow/test-kit/captured';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { captured } from '../../runtime-native/test/helpers.js';
 import { main } from '../src/cli.js';
 import { metric, readResult } from '../src/runner/result.js';
 import { resultWith } from './results.js';

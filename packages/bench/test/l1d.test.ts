@@ -5,8 +5,15 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { benchL1d, l1dMeasured } from '../src/research/l1d/bench.js';
 import { parseMisses } from '../src/research/l1d/cachegrind.js';
-import { cacheOfMachine, cacheText, parseCache, REPORTED_CACHES } from '../src/research/l1d/l1d.js';
-import { KERNELS, simulate, WORKLOADS, widthOf, withoutHeaders } from '../src/research/l1d/simulate.js';
+import { cacheOfMachine, parseCache, REPORTED_CACHES } from '../src/research/l1d/l1d.js';
+import {
+  cacheText,
+  KERNELS,
+  simulate,
+  WORKLOADS,
+  widthOf,
+  withoutHeaders,
+} from '../src/research/l1d/simulate.js';
 import { type CacheSimulation, requireBenchAddon } from '../src/runner/addon.js';
 import { resultSchema } from '../src/runner/result.js';
 

@@ -1,8 +1,8 @@
 /** Options: the same name means the same in every command. */
 import { threadBudget } from '@cflow/runtime-native';
+import { captured } from '@cflow/test-kit/captured';
 import { describe, expect, it } from 'vitest';
 import { main as run } from '../../runtime-native/src/cli.js';
-import { captured } from '../../runtime-native/test/helpers.js';
 import { main } from '../src/cli.js';
 import { blockOf, ioOf, threadCounts, threadsOf } from '../src/runner/options.js';
 

@@ -1,8 +1,8 @@
 import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { captured } from '@cflow/test-kit/captured';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { captured } from '../../runtime-native/test/helpers.js';
 import { main } from '../src/cli.js';
 import { chartSvg, scaleOf } from '../src/report/charts.js';
 import { compareResults, parseThreshold } from '../src/report/compare.js';

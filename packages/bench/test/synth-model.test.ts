@@ -11,8 +11,8 @@ import {
 } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
 import { Model } from '@cflow/runtime-native';
+import { parseGguf, tensorValues } from '@cflow/test-kit/gguf';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { parseGguf, tensorValues } from '../../convert/test/gguf-plain.js';
 import { modelOf } from '../src/synth/geometry.js';
 import { type SynthModelOptions, synthesizeModel } from '../src/synth/model.js';
 

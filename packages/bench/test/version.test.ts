@@ -1,12 +1,12 @@
 /** Versions stand in package.json alone. */
 import { readdirSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
+import { captured } from '@cflow/test-kit/captured';
 import { expect, it } from 'vitest';
 import { main as convert } from '../../convert/src/cli.js';
 import { CONVERTER_VERSION } from '../../convert/src/index.js';
 import { main as inspect } from '../../inspect/src/cli.js';
 import { main as run } from '../../runtime-native/src/cli.js';
-import { captured } from '../../runtime-native/test/helpers.js';
 import { main as bench } from '../src/cli.js';
 
 const folder = (name: string) => fileURLToPath(new URL(`../../${name}/`, import.meta.url));

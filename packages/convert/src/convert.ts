@@ -18,7 +18,8 @@ import {
 import { checkTarget, type FileSource, openFileSource, packageVersion } from '@cflow/format/node';
 import { ggufConversion, isGguf } from './gguf/convert-gguf.js';
 import { hubRemedy, isHubName, looksLikeRepository } from './hub/name.js';
-import { type Download, openSource } from './hub/open.js';
+import { openSource } from './hub/open.js';
+import type { Download } from './hub/options.js';
 import { refuseNotes, zeroedNotes } from './notes.js';
 import {
   type ConvertOptions,

@@ -1,10 +1,10 @@
 import { open, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { directory } from '@cflow/test-kit/checkpoint';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import { convert } from '../src/convert.js';
 import { AtomicFile } from '../src/targets/atomic-file.js';
 import { listing, llamaFiles } from './cli-fixture.js';
-import { directory } from './sources-fixture.js';
 
 afterEach(() => vi.restoreAllMocks());
 

@@ -1,8 +1,8 @@
 /** A made-up byte-level vocabulary: what becomes of vocab.json and merges.txt. */
 import { TextTokenizer } from '@cflow/runtime-native';
+import { directory, TINY_CONFIG } from '@cflow/test-kit/checkpoint';
 import { describe, expect, it } from 'vitest';
 import { openCheckpoint } from '../src/sources/checkpoint.js';
-import { directory, TINY_CONFIG } from './sources-fixture.js';
 
 /** Bytes as byte-level BPE writes them: a space is Ġ, a line feed Ċ. */
 const TOKENS = ['a', 'b', 'c', 'Ġ', 'Ċ', '1', '2', 'Ã', '©', "'", 's', 'ab', 'Ġab', 'abc', '12', "'s"];

@@ -2,7 +2,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { readdir } from 'node:fs/promises';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
-import { safetensors, type TestTensor } from './sources-fixture.js';
+import { safetensors, type TestTensor } from '@cflow/test-kit/checkpoint';
 
 export interface Outcome {
   code: number | null;

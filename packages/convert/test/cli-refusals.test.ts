@@ -1,8 +1,8 @@
 import { chmod, link, readFile, stat, symlink, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { directory, safetensors } from '@cflow/test-kit/checkpoint';
 import { describe, expect, it } from 'vitest';
 import { listing, llamaConfig, llamaFiles, llamaTensors, RAGGED, run, start } from './cli-fixture.js';
-import { directory, safetensors } from './sources-fixture.js';
 
 const INPUTS = ['config.json', 'model.safetensors'];
 

@@ -2,9 +2,9 @@ import { createHash } from 'node:crypto';
 import { readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { openModel, readTensor } from '@cflow/format';
+import { directory } from '@cflow/test-kit/checkpoint';
 import { describe, expect, it } from 'vitest';
 import { listing, llamaFiles, llamaTensors, RAGGED, run } from './cli-fixture.js';
-import { directory } from './sources-fixture.js';
 
 const sha256 = async (path: string) =>
   createHash('sha256')

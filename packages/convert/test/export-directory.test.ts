@@ -3,11 +3,11 @@ import { mkdir, readdir, readFile, stat, writeFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
 import { openModel, parseModelConfig } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
+import { directory } from '@cflow/test-kit/checkpoint';
 import { describe, expect, it } from 'vitest';
 import { convert, dryRun } from '../src/index.js';
 import { run as command } from './cli-fixture.js';
 import { beside, checksumsOf, MODELS, makeCflow, ours, run, saved } from './gguf-fixture.js';
-import { directory } from './sources-fixture.js';
 
 const GOLDEN = fileURLToPath(new URL('../../runtime-native/test/golden', import.meta.url));
 const TOKENIZER = { model: { type: 'BPE', vocab: { a: 0, b: 1 }, merges: [] }, added_tokens: [] };

@@ -1,9 +1,9 @@
 import { readFile } from 'node:fs/promises';
 import { PRESETS, parseModelConfig } from '@cflow/format';
+import { parseGguf, tensorBytes, tensorValues } from '@cflow/test-kit/gguf';
 import { describe, expect, it } from 'vitest';
 import { llama3Factors, planGguf } from '../src/index.js';
 import { beside, checksumsOf, MODELS, makeCflow, ours, rowsOf, run, saved } from './gguf-fixture.js';
-import { parseGguf, tensorBytes, tensorValues } from './gguf-plain.js';
 
 describe('export', () => {
   it('names llama.cpp’s keys and tensors', async () => {

@@ -3,8 +3,8 @@ import { writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { type ModelConfigInput, memorySource, openModel, parseModelConfig, readTensor } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
+import { directory, safetensors, type TestTensor } from '@cflow/test-kit/checkpoint';
 import { convert } from '../src/index.js';
-import { directory, safetensors, type TestTensor } from './sources-fixture.js';
 
 type Value = readonly [type: number, value: unknown, item?: number];
 export const u32 = (value: number): Value => [4, value];

@@ -3,10 +3,10 @@ import { dirname, join } from 'node:path';
 import { openModel, parseModelConfig } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
 import { TextTokenizer } from '@cflow/runtime-native';
+import { parseGguf } from '@cflow/test-kit/gguf';
 import { describe, expect, it } from 'vitest';
 import { convert, exportTokenizer, type GgufValue, importTokenizer } from '../src/index.js';
 import { MODELS, makeCflow } from './gguf-fixture.js';
-import { parseGguf } from './gguf-plain.js';
 
 const added = (id: number, content: string) => ({
   ...{ id, content, single_word: false, lstrip: false, rstrip: false, normalized: false, special: true },

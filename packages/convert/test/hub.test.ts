@@ -1,5 +1,6 @@
 import { chmod, lstat, mkdir, readdir, readFile, readlink, stat, unlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { directory, safetensors } from '@cflow/test-kit/checkpoint';
 import { describe, expect, it, vi } from 'vitest';
 import { convert } from '../src/convert.js';
 import { openSource } from '../src/hub/open.js';
@@ -7,7 +8,6 @@ import { listing, llamaConfig, llamaFiles, llamaTensors, RAGGED, run, start } fr
 import { COMMIT, hubWith, type Place, REPO, tree } from './hub-fixture.js';
 import { sha256 } from './hub-server.js';
 import { bf16Files, LARGER, pause, sameBytes } from './resume-fixture.js';
-import { directory, safetensors } from './sources-fixture.js';
 
 const SOURCE = `hf:${REPO}`;
 /** Repetitions come at once. */

@@ -3,11 +3,11 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { CflowError, foreignFile } from '@cflow/format';
 import { refuseHubName, usageError } from '@cflow/format/node';
+import { directory } from '@cflow/test-kit/checkpoint';
 import { describe, expect, it } from 'vitest';
 import { convert } from '../src/convert.js';
 import { dryRun } from '../src/dry-run.js';
 import { llamaFiles } from './cli-fixture.js';
-import { directory } from './sources-fixture.js';
 
 const POINTER = `version https://git-lfs.github.com/spec/v1\noid sha256:${'0'.repeat(64)}\nsize 9\n`;
 const PAGE = '<!DOCTYPE html>\n<html><head><title>Sign in</title></head></html>';

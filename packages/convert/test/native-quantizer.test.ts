@@ -10,13 +10,13 @@ import {
   stripeBytes,
 } from '@cflow/format';
 import { type NativeInput, nativeQuantizer } from '@cflow/runtime-native';
+import { directory, safetensors } from '@cflow/test-kit/checkpoint';
 import { describe, expect, it } from 'vitest';
 import { draftMetadata } from '../src/convert.js';
 import { DelayedMoESource } from '../src/pipeline/delayed-moe.js';
 import { runPipeline } from '../src/pipeline/pipeline.js';
 import { openCheckpoint } from '../src/sources/checkpoint.js';
 import { llamaConfig, llamaTensors, type Shape } from './cli-fixture.js';
-import { directory, safetensors } from './sources-fixture.js';
 
 const ID = { layer: 0x0102, matrixId: 6, expert: 0xff, rowOffset: 0x00010080 };
 const native = nativeQuantizer()!;

@@ -3,9 +3,9 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, readdir, writeFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
+import { directory } from '@cflow/test-kit/checkpoint';
 import { expect, it } from 'vitest';
 import { removeOrphans, temporaryName } from '../src/targets/orphans.js';
-import { directory } from './sources-fixture.js';
 
 /** A temporary name as the process `pid` would give it. */
 const nameOf = (target: string, pid: number) =>

@@ -3,11 +3,11 @@ import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { crc32 } from 'node:zlib';
 import { CflowError } from '@cflow/format';
+import { directory } from '@cflow/test-kit/checkpoint';
 import { describe, expect, it, onTestFinished, vi } from 'vitest';
 import { partialNames, ResumableFile } from '../src/resume/file.js';
 import { readJournal } from '../src/resume/journal.js';
 import { listing } from './cli-fixture.js';
-import { directory } from './sources-fixture.js';
 
 const facts = { bytes: 8, dtype: 'f32' };
 const options = { facts, bytes: 8, resume: true, crc32 };

@@ -1,10 +1,10 @@
 import { readFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
+import { safetensors } from '@cflow/test-kit/checkpoint';
 import type { ConvertRequest } from '../src/options.js';
 import { partialNames } from '../src/resume/file.js';
 import { readJournal } from '../src/resume/journal.js';
 import { llamaConfig, llamaTensors, type Shape, startNode } from './cli-fixture.js';
-import { safetensors } from './sources-fixture.js';
 
 /** About 68 million parameters: as much work as a test can wait for, and several entries of a journal. */
 export const LARGER: Shape = {

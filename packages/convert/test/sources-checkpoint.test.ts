@@ -1,8 +1,8 @@
 import { rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { directory, safetensors, TINY_CONFIG, tinyTensors } from '@cflow/test-kit/checkpoint';
 import { describe, expect, it } from 'vitest';
 import { openCheckpoint } from '../src/sources/checkpoint.js';
-import { directory, safetensors, TINY_CONFIG, tinyTensors } from './sources-fixture.js';
 
 const tiny = (tensors = tinyTensors(), config: object | string = TINY_CONFIG) =>
   directory({ 'config.json': config, 'model.safetensors': safetensors(tensors) });

@@ -1,8 +1,9 @@
 /** Sources in eight bits, sources that are refused, and tensors that share a stored one. */
+
+import { directory, safetensors, TINY_CONFIG, tinyTensors } from '@cflow/test-kit/checkpoint';
 import { describe, expect, it } from 'vitest';
 import { openCheckpoint } from '../src/sources/checkpoint.js';
 import { DECODERS } from '../src/sources/safetensors-dtype.js';
-import { directory, safetensors, TINY_CONFIG, tinyTensors } from './sources-fixture.js';
 
 const open = async (tensors: ReturnType<typeof tinyTensors>, config: object = TINY_CONFIG) =>
   openCheckpoint(await directory({ 'config.json': config, 'model.safetensors': safetensors(tensors) }));

@@ -1,7 +1,7 @@
 import zlib from 'node:zlib';
+import { random } from '@cflow/test-kit/models';
 import { describe, expect, it } from 'vitest';
 import { crc32, crcHex } from '../src/index.js';
-import { random } from './support.js';
 
 const next = random(7);
 const bytesOf = (length: number) => Uint8Array.from({ length }, () => next() & 255);

@@ -1,4 +1,6 @@
 /** Exports of tensors that are larger than memory should have to hold. */
+
+import { makeConfig } from '@cflow/test-kit/models';
 import { describe, expect, it } from 'vitest';
 import {
   type ByteSource,
@@ -15,7 +17,6 @@ import {
   stripeTiles,
   writeTileHeader,
 } from '../src/index.js';
-import { makeConfig } from './support.js';
 
 /** A model of zeros without metadata, of which only the head is in memory. Notes the longest read. */
 function virtualModel(config: ModelConfig, dtype: Dtype): ByteSource & { longest: number } {

@@ -1,3 +1,4 @@
+import { type ModelShape, makeConfig } from '@cflow/test-kit/models';
 import { describe, expect, it } from 'vitest';
 import {
   buildPlan,
@@ -14,7 +15,6 @@ import {
   planLayout,
   regionOf,
 } from '../src/index.js';
-import { type ModelShape, makeConfig } from './support.js';
 
 const CONTAINERS: Container[] = ['cflow', 'vflow'];
 

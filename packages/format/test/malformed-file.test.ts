@@ -1,8 +1,9 @@
 /** Files that are none, cut, padded, or damaged in a bit. */
+
+import { guardedSource } from '@cflow/test-kit/models';
 import { describe, expect, it } from 'vitest';
 import { decodeStream, openModel, readTensor, regionOf } from '../src/index.js';
 import { CONTAINERS, changed, fails, SOUND } from './malformed.js';
-import { guardedSource } from './support.js';
 
 describe('what is no cflow file', () => {
   it.each([

@@ -1,7 +1,8 @@
 /** Files whose header is wrong, with metadata and without. */
+
+import { makeBareModel } from '@cflow/test-kit/models';
 import { describe, it } from 'vitest';
 import { CONFIG, CONTAINERS, changed, fails, HEADER, poke, SOUND, seal } from './malformed.js';
-import { makeBareModel } from './support.js';
 
 describe.each(CONTAINERS)('.%s header', (container) => {
   const { layout } = SOUND[container];

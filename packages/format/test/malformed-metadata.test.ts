@@ -1,8 +1,9 @@
 /** Files whose metadata are wrong. */
+
+import { guardedSource } from '@cflow/test-kit/models';
 import { describe, expect, it } from 'vitest';
 import { decodeMetadata, openModel, regionOf } from '../src/index.js';
 import { fails, SOUND, seal } from './malformed.js';
-import { guardedSource } from './support.js';
 
 describe('metadata', () => {
   const { bytes, layout } = SOUND.cflow;

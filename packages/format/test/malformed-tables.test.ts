@@ -1,4 +1,6 @@
 /** Files whose tables of streams lie. */
+
+import { guardedSource, makeConfig, makeModel } from '@cflow/test-kit/models';
 import { describe, expect, it } from 'vitest';
 import { writeStruct } from '../src/file/binary.js';
 import {
@@ -11,7 +13,6 @@ import {
   VOCAB_ENTRY,
 } from '../src/index.js';
 import { CONTAINERS, changed, fails, poke, SOUND, seal } from './malformed.js';
-import { guardedSource, makeConfig, makeModel } from './support.js';
 
 describe.each(CONTAINERS)('.%s whose tables lie', (container) => {
   /** The offset in the layer table of `field` of layer 1. */

@@ -1,4 +1,6 @@
 /** Sound files, and how tests of malformed ones change them. */
+
+import { guardedSource, makeConfig, makeModel } from '@cflow/test-kit/models';
 import { expect } from 'vitest';
 import {
   type Container,
@@ -10,7 +12,6 @@ import {
   type Struct,
   VFLOW_HEADER,
 } from '../src/index.js';
-import { guardedSource, makeConfig, makeModel } from './support.js';
 
 export const CONFIG = makeConfig({ layers: 2, denseDelay: 1, expertDelay: 1 });
 export const CONTAINERS: Container[] = ['cflow', 'vflow'];

@@ -1,7 +1,8 @@
 /** A style of norms is a row: which tensors there are and where the steps stand follows from it, written out here by hand. */
+
+import { tiny } from '@cflow/test-kit/plan-configs';
 import { expect, test } from 'vitest';
 import { buildPlan, modelTensors, type NormStyle } from '../src/index.js';
-import { tiny } from './plan-configs.js';
 
 const ATTENTION = ['attn_norm', 'attn_post_norm'];
 const FFN = ['ffn_norm', 'ffn_post_norm'];

@@ -1,6 +1,6 @@
+import { GRID, OTHERS } from '@cflow/test-kit/plan-configs';
 import { describe, expect, it } from 'vitest';
 import { buildPlan, type CombineStyle, type ModelConfig } from '../src/index.js';
-import { GRID, OTHERS } from './plan-configs.js';
 import { add, canonical, execute, Formulas, type Outcome, Symbols, type Value } from './plan-symbolic.js';
 
 /** Report Eq. 4.9 to 4.16, layer by layer and without any plan. */

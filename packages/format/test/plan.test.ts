@@ -1,3 +1,4 @@
+import { GRID, OTHERS, tiny } from '@cflow/test-kit/plan-configs';
 import { describe, expect, it } from 'vitest';
 import {
   barriersPerToken,
@@ -11,7 +12,6 @@ import {
   parseModelConfig,
   planLayout,
 } from '../src/index.js';
-import { GRID, OTHERS, tiny } from './plan-configs.js';
 
 const ALL: [string, ModelConfig][] = [...Object.entries(PRESETS), ...GRID, ...OTHERS];
 /** One test over every preset and the whole grid; a failure names the configuration. */

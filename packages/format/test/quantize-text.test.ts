@@ -1,7 +1,8 @@
 /** docs/format.md §6, its rules for scales and levels, written down here once more from the text alone. */
+
+import { random } from '@cflow/test-kit/models';
 import { describe, expect, it } from 'vitest';
 import { quantizeQ4Report, quantizeQ4Search, quantizeQ8 } from '../src/index.js';
-import { random } from './support.js';
 
 const f = Math.fround;
 

@@ -1,6 +1,6 @@
+import { random } from '@cflow/test-kit/models';
 import { describe, expect, it } from 'vitest';
 import { f16ToF32, type Q4Quantizer, quantizeQ4Report, quantizeQ4Search, quantizeQ8 } from '../src/index.js';
-import { random } from './support.js';
 
 function q4(quantize: Q4Quantizer, values: readonly number[]) {
   const q = new Uint8Array(32);

@@ -1,3 +1,11 @@
+import {
+  draft,
+  guardedSource,
+  makeBareModel,
+  makeConfig,
+  makeModel,
+  memorySink,
+} from '@cflow/test-kit/models';
 import { describe, expect, it } from 'vitest';
 import {
   type Container,
@@ -16,7 +24,6 @@ import {
   relayout,
   safetensorsBytes,
 } from '../src/index.js';
-import { draft, guardedSource, makeBareModel, makeConfig, makeModel, memorySink } from './support.js';
 
 const CONTAINERS: Container[] = ['cflow', 'vflow'];
 const CONFIGS: [string, ModelConfig][] = [

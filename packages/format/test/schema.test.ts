@@ -1,3 +1,4 @@
+import { makeBareModel, makeConfig } from '@cflow/test-kit/models';
 import { describe, expect, it } from 'vitest';
 import { readStruct, writeStruct } from '../src/file/binary.js';
 import {
@@ -11,7 +12,6 @@ import {
   VFLOW_HEADER,
   VOCAB_ENTRY,
 } from '../src/index.js';
-import { makeBareModel, makeConfig } from './support.js';
 
 const offsets = ({ fields }: Struct) => Object.fromEntries(fields.map(({ name, offset }) => [name, offset]));
 

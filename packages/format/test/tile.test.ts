@@ -1,3 +1,4 @@
+import { random } from '@cflow/test-kit/models';
 import { describe, expect, it } from 'vitest';
 import {
   checkStripe,
@@ -9,7 +10,6 @@ import {
   stripeBytes,
   tileBytes,
 } from '../src/index.js';
-import { random } from './support.js';
 
 const ID = { layer: 0x0102, matrixId: 6, expert: 0xff, rowOffset: 0x00010080 };
 const REPORT = { scaleSearch: false };

@@ -1,6 +1,6 @@
+import { guardedSource, makeBareModel, makeConfig, makeModel } from '@cflow/test-kit/models';
 import { describe, expect, it } from 'vitest';
 import { type Fault, openModel, tileBytes, verifyModel } from '../src/index.js';
-import { guardedSource, makeBareModel, makeConfig, makeModel } from './support.js';
 
 const CONFIG = makeConfig({ layers: 2, expertDelay: 1 });
 

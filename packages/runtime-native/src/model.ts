@@ -1,7 +1,8 @@
 import { crc32 } from 'node:zlib';
 import { type ByteSource, CflowError, type Metadata, type ModelConfig, openModel } from '@cflow/format';
 import { type Check, check, checkOptions, choice, type FileSource, openFileSource } from '@cflow/format/node';
-import type { Engine, EngineFactory, EngineOptions } from './engine.js';
+import type { Engine, EngineFactory } from './engine.js';
+import type { EngineOptions } from './engine-options.js';
 import type { NativeRouting } from './native/addon.js';
 import { nativeProblem, openNativeEngine } from './native/engine.js';
 import { ENGINE_CHECKS } from './native/options.js';

@@ -1,12 +1,12 @@
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { captured } from '@cflow/test-kit/captured';
 import { describe, expect, it, onTestFinished, vi } from 'vitest';
 import { Chat } from '../src/chat/chat.js';
 import { type ChatMessage, ChatTemplate } from '../src/chat/template.js';
 import { main } from '../src/cli.js';
 import { Model } from '../src/model.js';
-import { captured } from './helpers.js';
 import { goldenFile } from './model-file.js';
 
 const CHATML =

@@ -2,9 +2,9 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { openFileSource } from '@cflow/format/node';
+import { captured } from '@cflow/test-kit/captured';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { main } from '../src/cli.js';
-import { captured } from './helpers.js';
 import { goldenFile, tokenizerMetadata } from './model-file.js';
 
 let directory: string;

@@ -3,12 +3,12 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Metadata, ModelConfig } from '@cflow/format';
+import { captured } from '@cflow/test-kit/captured';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { main } from '../src/cli.js';
 import { type GenerateOptions, Session } from '../src/session.js';
 import { StopStrings } from '../src/text/stop.js';
 import { TextTokenizer } from '../src/text/tokenizer.js';
-import { captured } from './helpers.js';
 import { goldenFile } from './model-file.js';
 
 /** a to f are 0 to 5, 6 has no token, 7 is <e>. */

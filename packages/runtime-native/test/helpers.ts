@@ -1,7 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { type ExecutionPlan, type ModelConfig, type PlanStep, parseModelConfig } from '@cflow/format';
-import { vi } from 'vitest';
 import { KvCache } from '../src/reference/kv-cache.js';
 import { runStep, type StepState } from '../src/reference/steps.js';
 import { MemoryWeightStore } from '../src/weights.js';
@@ -102,28 +101,6 @@ export function difference(actual: ArrayLike<number>, expected: ArrayLike<number
 }
 
 export const argmax = (x: Float32Array) => x.indexOf(Math.max(...x));
-
-/** Runs a command in this process; everything it writes is captured. */
-export async function captured(
-  main: (argv: string[]) => Promise<number>,
-  argv: string[],
-): Promise<{ code: number; out: string; err: string }> {
-  let [out, err] = ['', ''];
-  const capture = (append: (text: string) => void) => (chunk: unknown, done?: unknown) => {
-    append(String(chunk));
-    if (typeof done === 'function') done();
-    return true;
-  };
-  const spies = [
-    vi.spyOn(process.stdout, 'write').mockImplementation(capture((text) => (out += text)) as never),
-    vi.spyOn(process.stderr, 'write').mockImplementation(capture((text) => (err += text)) as never),
-  ];
-  try {
-    return { code: await main(argv), out, err };
-  } finally {
-    for (const spy of spies) spy.mockRestore();
-  }
-}
 
 /** The golden llama's config.json, by hand. */
 export const GOLDEN_LLAMA: ModelConfig = parseModelConfig({

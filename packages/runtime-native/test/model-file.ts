@@ -5,18 +5,15 @@ import {
   type Dtype,
   type Metadata,
   type ModelConfig,
-  type ModelFile,
   ModelWriter,
   memorySource,
   modelTensors,
   parseModelConfig,
-  planLayout,
   quantizeStripe,
   type Region,
-  type Stream,
   streamPieces,
 } from '@cflow/format';
-import { makeTensors } from '../../format/test/support.js';
+import { makeTensors } from '@cflow/test-kit/models';
 import { goldenJson, goldenPath, loadSafetensors, type Tensors } from './helpers.js';
 
 export interface FileOptions {
@@ -92,16 +89,6 @@ export async function goldenFile(
   const config = parseModelConfig({ ...json, ...change });
   const tensors = loadSafetensors(goldenPath(arch, 'model.safetensors'));
   return { bytes: await modelBytes(config, tensors, options), config };
-}
-
-/** A file that has a layout but no bytes: all that lowering looks at. */
-export function layoutOnly(config: ModelConfig, dtype: Dtype = 'q4_0'): ModelFile {
-  const layout = planLayout(config, dtype, 'cflow', 0);
-  const regions = layout.regions.filter(
-    (region): region is Region & { stream: Stream } => region.stream !== undefined,
-  );
-  const streams = new Map(regions.map((region) => [region.name, region]));
-  return { container: 'cflow', dtype, config, layout, streams, metadata: {} as ModelFile['metadata'] };
 }
 
 /** A source that records the ranges that are read. */

@@ -3,8 +3,8 @@ import { chmod, link, mkdtemp, rename, rm, truncate, utimes, writeFile } from 'n
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { TRANSFER_MODES } from '@cflow/format';
+import { type ModelShape, makeConfig } from '@cflow/test-kit/models';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
-import { type ModelShape, makeConfig } from '../../format/test/support.js';
 import { Model, type OpenModelOptions } from '../src/model.js';
 import { goldenJson, goldenPath, loadSafetensors, type Trace } from './helpers.js';
 import { type FileOptions, goldenFile, modelBytes, quarter, randomTensors } from './model-file.js';

@@ -12,8 +12,8 @@ import {
   TILE_HEADER_BYTES,
   TILE_ROWS,
 } from '@cflow/format';
+import { makeConfig, makeTensors } from '@cflow/test-kit/models';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { makeConfig, makeTensors } from '../../format/test/support.js';
 import type { OpenModelOptions } from '../src/model.js';
 import { type Addon, addonProblem, loadAddon } from '../src/native/addon.js';
 import {

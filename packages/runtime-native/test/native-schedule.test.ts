@@ -19,13 +19,14 @@ import {
   stepRun,
   type TiledMatrix,
 } from '@cflow/format';
+import { layoutOnly } from '@cflow/test-kit/models';
+import { GRID, OTHERS } from '@cflow/test-kit/plan-configs';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { GRID, OTHERS } from '../../format/test/plan-configs.js';
 import { type LowerOptions, lowerPlan } from '../src/native/lower.js';
 import type { NativeProgram } from '../src/native/program.js';
 import { goldenJson } from './helpers.js';
-import { countingSource, goldenFile, layoutOnly } from './model-file.js';
+import { countingSource, goldenFile } from './model-file.js';
 import { effects, expectSameMeaning, planEffects } from './schedule-machine.js';
 
 const planOf = (config: ModelConfig) => buildPlan(config, { transfers: 'none' });

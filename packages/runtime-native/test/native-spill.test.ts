@@ -3,17 +3,17 @@ import { access, constants, mkdtemp, readdir, rm, statfs, writeFile } from 'node
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { buildPlan, type ModelConfig } from '@cflow/format';
+import { captured } from '@cflow/test-kit/captured';
+import { layoutOnly, makeConfig } from '@cflow/test-kit/models';
 import { afterAll, beforeAll, describe, expect, it, onTestFinished, vi } from 'vitest';
-import { makeConfig } from '../../format/test/support.js';
 import { main } from '../src/cli.js';
-import type { EngineOptions } from '../src/engine.js';
+import type { EngineOptions } from '../src/engine-options.js';
 import { Model } from '../src/model.js';
 import { addonProblem } from '../src/native/addon.js';
 import { spillDirectory } from '../src/native/options.js';
 import { configureTiers } from '../src/tiers/configure.js';
 import { type ModelSizes, modelSizes } from '../src/tiers/estimate.js';
-import { captured } from './helpers.js';
-import { layoutOnly, modelBytes, quarter, randomTensors } from './model-file.js';
+import { modelBytes, quarter, randomTensors } from './model-file.js';
 
 const LAYERS = 8;
 /** Bytes of 64 positions of all layers as f32: keys and values of two heads of 8. */

@@ -7,14 +7,15 @@ import {
   TRANSFER_MODES,
   type TransferMode,
 } from '@cflow/format';
+import { layoutOnly } from '@cflow/test-kit/models';
+import { GRID, OTHERS } from '@cflow/test-kit/plan-configs';
 import { describe, expect, it } from 'vitest';
-import { GRID, OTHERS } from '../../format/test/plan-configs.js';
 import { Model } from '../src/model.js';
 import { lowerPlan } from '../src/native/lower.js';
 import type { NativeProgram } from '../src/native/program.js';
 import { modelSizes } from '../src/tiers/estimate.js';
 import { goldenJson, type Trace } from './helpers.js';
-import { goldenFile, layoutOnly } from './model-file.js';
+import { goldenFile } from './model-file.js';
 
 /** Lowered with all streams and all experts fetched. */
 function fetched(config: ModelConfig, transfers: TransferMode, delayAware = true) {

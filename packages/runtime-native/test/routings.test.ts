@@ -2,12 +2,13 @@
 import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { captured } from '@cflow/test-kit/captured';
 import { afterAll, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest';
 import { main } from '../src/cli.js';
 import { Model } from '../src/model.js';
 import type * as addon from '../src/native/addon.js';
 import { readTrace, traceHeader, traceTokens } from '../src/tiers/trace-file.js';
-import { captured, goldenPath, loadSafetensors } from './helpers.js';
+import { goldenPath, loadSafetensors } from './helpers.js';
 import { goldenFile, modelBytes } from './model-file.js';
 
 const missing = vi.hoisted(() => ({ problem: '' }));

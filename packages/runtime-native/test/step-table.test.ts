@@ -1,8 +1,8 @@
 /** The native program follows the step table: any difference in a step, a field, a type or an order is found. */
 import { readFileSync } from 'node:fs';
 import * as format from '@cflow/format';
+import { differences, programOps } from '@cflow/test-kit/step-table';
 import { describe, expect, it } from 'vitest';
-import { differences, programOps } from './step-table.js';
 
 const native = (path: string) => readFileSync(new URL(`../native/${path}`, import.meta.url), 'utf8');
 const HEADER = native('engine/program.h');

@@ -17,7 +17,7 @@ import { downloadAll, fetchWhole } from './download.js';
 import { type HubEnvironment, hubEnvironment } from './environment.js';
 import { type HubListing, listRepository } from './listing.js';
 import { type HubName, parseHubName } from './name.js';
-import type { OpenSourceOptions } from './open.js';
+import type { OpenSourceOptions } from './options.js';
 import { BlockCache, RangeSource } from './range-source.js';
 import { RemoteFile } from './remote-file.js';
 

@@ -3,7 +3,7 @@ import { accessSync, constants } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { DTYPES, type Dtype, TRANSFER_MODES } from '@cflow/format';
 import { type Check, type Checks, checkOptions, choice, flag, real, text, whole } from '@cflow/format/node';
-import type { EngineOptions } from '../engine.js';
+import type { EngineOptions } from '../engine-options.js';
 import { threadBudget } from '../threads.js';
 import type { NativeEngineOptions } from './addon.js';
 import { type Arithmetic, readsInt8 } from './lower.js';

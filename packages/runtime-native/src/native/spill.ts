@@ -3,7 +3,7 @@ import { mkdtemp, rmdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { CflowError, type ExecutionPlan } from '@cflow/format';
 import { errno } from '@cflow/format/node';
-import type { EngineOptions } from '../engine.js';
+import type { EngineOptions } from '../engine-options.js';
 import { cachedBytes, fewestCacheBytes } from '../tiers/estimate.js';
 import type { ResolvedOptions } from './options.js';
 

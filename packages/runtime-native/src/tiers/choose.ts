@@ -1,7 +1,7 @@
 /** Decides where the weights of a file go: measures what `configureTiers` needs, then calls it. */
 import { totalmem } from 'node:os';
 import { buildPlan, CflowError, type ModelFile, type TransferMode } from '@cflow/format';
-import type { EngineOptions } from '../engine.js';
+import type { EngineOptions } from '../engine-options.js';
 import type { Addon, IoChoice, NativeDirectOptions, NativeEngineOptions } from '../native/addon.js';
 import { lowerPlan } from '../native/lower.js';
 import type { ResolvedOptions } from '../native/options.js';

@@ -11,11 +11,12 @@ import { parseBytes } from '@cflow/runtime-native';
 import { loadPeer, noRepackLibrary } from '../../engines/llama.js';
 import { experiment, type Run } from '../../runner/experiment.js';
 import { withModelFile } from '../../runner/files.js';
-import { type GroupRun, MemoryGroup, runInGroup } from '../../runner/memory.js';
+import { MemoryGroup, runInGroup } from '../../runner/memory.js';
 import { count, SHARED, threadsOf } from '../../runner/options.js';
 import { interruption, temporaryFolder } from '../../runner/resources.js';
 import { cappedMeasured, MAPPED, OURS, SHIPPED } from './measured.js';
 import { dropPages, readAheadKib } from './page-cache.js';
+import type { CappedReport } from './report.js';
 import type { CappedJob, CappedLengths, CappedRun } from './run.js';
 
 export interface CappedOptions extends CappedLengths {
@@ -26,20 +27,6 @@ export interface CappedOptions extends CappedLengths {
   readonly memory?: number | undefined;
   readonly threads: number;
   readonly runs: number;
-}
-
-export interface CappedRow {
-  readonly engine: string;
-  readonly tries: readonly GroupRun<CappedRun>[];
-}
-
-export interface CappedReport extends CappedLengths {
-  readonly model: string;
-  readonly fileBytes: number;
-  readonly memory: number;
-  readonly threads: number;
-  readonly readAheadKib: number | undefined;
-  readonly rows: readonly CappedRow[];
 }
 
 const { gguf, memory, runs, threads, tokens, warmup } = SHARED;

@@ -3,7 +3,7 @@
 import { spreadText } from '../../report/text.js';
 import { threadsText } from '../../runner/options.js';
 import { type Measured, type Metric, metric, type Table } from '../../runner/result.js';
-import type { CappedReport, CappedRow } from './capped.js';
+import type { CappedReport, CappedRow } from './report.js';
 import type { CappedRun } from './run.js';
 
 export const OURS = 'cflow';

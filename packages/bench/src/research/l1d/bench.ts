@@ -8,9 +8,9 @@ import { throwIfInterrupted } from '../../runner/resources.js';
 import { type Measured, metric, type Table } from '../../runner/result.js';
 import { median, rounded } from '../../runner/statistics.js';
 import { type CachegrindRow, crossCheck } from './cachegrind.js';
-import { cacheText } from './l1d.js';
 import {
   type Caches,
+  cacheText,
   DTYPE,
   KERNELS,
   type Kernel,

@@ -97,9 +97,6 @@ export function parseCache(field: string, text: string): CacheGeometry {
   });
 }
 
-export const cacheText = ({ bytes, ways }: CacheGeometry) =>
-  `${bytes % 2 ** 20 ? `${bytes / 2 ** 10}K` : `${bytes / 2 ** 20}M`}/${ways}`;
-
 /** Cache of a level according to Linux; undefined if unknown or if lines are not 64 bytes. */
 export async function cacheOfMachine(level: 1 | 2, folder = SYSFS): Promise<CacheGeometry | undefined> {
   const names = await readdir(folder).catch(() => []);

@@ -156,3 +156,7 @@ function missesOf(counts: SimulatedCounts, scale: number, weightShare: number): 
     beyond: (counts.weights.missesBeyond * weightShare + beyond) * scale,
   };
 }
+
+/** Size and ways, as `--caches` takes them: 48K/12. */
+export const cacheText = ({ bytes, ways }: CacheGeometry) =>
+  `${bytes % 2 ** 20 ? `${bytes / 2 ** 10}K` : `${bytes / 2 ** 20}M`}/${ways}`;

@@ -1,5 +1,5 @@
 /** Small configurations for plan tests: every residual style with a grid of delays and layer contents. */
-import { type ModelConfig, type ModelConfigInput, parseModelConfig } from '../src/index.js';
+import { type ModelConfig, type ModelConfigInput, parseModelConfig } from '@cflow/format';
 
 export type Content = 'dense' | 'experts' | 'both';
 

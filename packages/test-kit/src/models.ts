@@ -10,14 +10,16 @@ import {
   type Layout,
   type MetadataDraft,
   type ModelConfig,
+  type ModelFile,
   ModelWriter,
   modelConfigSchema,
   modelTensors,
   planLayout,
   quantizeStripe,
+  type Region,
   type Stream,
   streamPieces,
-} from '../src/index.js';
+} from '@cflow/format';
 
 /** Mulberry32: 32 random bits a call. */
 export function random(seed: number): () => number {
@@ -183,4 +185,14 @@ export function guardedSource(bytes: Uint8Array, name = 'm.cflow'): ByteSource &
     },
   };
   return source;
+}
+
+/** A file that has a layout but no bytes: all that lowering looks at. */
+export function layoutOnly(config: ModelConfig, dtype: Dtype = 'q4_0'): ModelFile {
+  const layout = planLayout(config, dtype, 'cflow', 0);
+  const regions = layout.regions.filter(
+    (region): region is Region & { stream: Stream } => region.stream !== undefined,
+  );
+  const streams = new Map(regions.map((region) => [region.name, region]));
+  return { container: 'cflow', dtype, config, layout, streams, metadata: {} as ModelFile['metadata'] };
 }
