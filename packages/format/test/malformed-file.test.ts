@@ -18,9 +18,9 @@ describe('what is no cflow file', () => {
   });
 
   it('another magic', async () => {
-    const bytes = new TextEncoder().encode(`GGUF${'x'.repeat(200)}`);
+    const bytes = new TextEncoder().encode(`WRONG${'x'.repeat(200)}`);
     const message =
-      'm.cflow: magic: at byte 0: magic is "GGUFxxxx", expected "CFLOW\\0\\0\\0" or "VFLOW\\0\\0\\0" (this is not a cflow file)';
+      'm.cflow: magic: at byte 0: magic is "WRONGxxx", expected "CFLOW\\0\\0\\0" or "VFLOW\\0\\0\\0" (this is not a cflow file)';
     await fails(bytes, 'FORMAT_INVALID', message);
   });
 
