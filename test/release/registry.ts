@@ -33,7 +33,7 @@ export interface Packed {
   readonly files: readonly string[];
 }
 
-/** Packs every workspace of `root` into `into`, as `npm publish` would; by name. */
+/** Packs every workspace of `root` that is not private into `into`, as `npm publish` would; by name. */
 export async function packAll(root: string, into: string): Promise<Map<string, Packed>> {
   const { stdout } = await run('npm', ['pack', '--workspaces', '--json', '--pack-destination', into], {
     cwd: root,
@@ -47,7 +47,8 @@ export async function packAll(root: string, into: string): Promise<Map<string, P
     const paths = files.map((file) => file.path).sort();
     return { manifest: JSON.parse(json) as Manifest, bytes: await readFile(path), files: paths };
   });
-  return new Map((await Promise.all(packed)).map((entry) => [entry.manifest.name, entry]));
+  const publishable = (await Promise.all(packed)).filter(({ manifest }) => !manifest.private);
+  return new Map(publishable.map((entry) => [entry.manifest.name, entry]));
 }
 
 /** What is installed under node_modules and is not for development alone, packed again when it is asked for. */
