@@ -3,16 +3,18 @@
  * descriptors and memory must not grow, and the event loop must stay free. Models are opened and closed, or dropped,
  * beside them. Exit 1 if anything fails.
  *
- *     npm run build && node scripts/soak-sessions.mjs [--sessions 100000] [--minutes 60] [--growth 16] [--delay 10]
+ *     npm run build && node scripts/soak-sessions.mjs [--sessions 100000] [--minutes 60] [--spread]
+ *         [--growth 16] [--delay 10]
  *
- * Ends after so many sessions or minutes, whichever comes first. growth: MiB that the resident set may exceed what it was
- * after the first tenth, which is warm-up. delay: milliseconds that the event loop may be late after it; time in which the
- * system gave the core to another process is measured, and does not count, nor do collections that this script asks for.
+ * Ends after so many sessions or minutes, whichever comes first. spread: take all the minutes, at an even pace. growth:
+ * MiB that the resident set may exceed what it was after the first tenth, which is warm-up. delay: milliseconds that the
+ * event loop may be late after it; time in which the system gave the core to another process is measured, and does not
+ * count, nor do collections that this script asks for.
  */
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { setImmediate } from 'node:timers/promises';
+import { setImmediate, setTimeout } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { convert } from '../packages/convert/dist/index.js';
@@ -23,6 +25,7 @@ const { values } = parseArgs({
   options: {
     sessions: { type: 'string', default: '100000' },
     minutes: { type: 'string', default: '60' },
+    spread: { type: 'boolean', default: false },
     growth: { type: 'string', default: '16' },
     delay: { type: 'string', default: '10' },
   },
@@ -94,6 +97,9 @@ let pauses = new Pauses();
 for (; done < most && spent() < minutes; done++) {
   counts[await session(done)]++;
   if (done % 200 === 0) await other(done / 200);
+  // Sixty at a time: a timer for each would measure timers.
+  if (values.spread && done % 60 === 0)
+    await setTimeout(Math.max(0, done / most - spent() / minutes) * minutes * 60_000);
   const part = Math.max(done / most, spent() / minutes);
   if (part * 20 < reported + 1) continue;
   reported = Math.floor(part * 20);
