@@ -15,6 +15,8 @@ import torch
 import transformers
 
 TOKENS, VOCAB = 32, 128
+# directory -> tokens, where those are not TOKENS
+MORE_TOKENS = {"gemma4_padded": 40, "gemma4_overridden": 40}
 BASE = {
     "vocab_size": VOCAB,
     "hidden_size": 32,
@@ -69,6 +71,25 @@ GEMMA4_PLE = {
     "num_kv_shared_layers": 2,
     "use_double_wide_mlp": True,
     "intermediate_size": 48,
+}
+# Every sixth layer is full: saved as keys "05" and "11" of per_layer_config.
+GEMMA4_PADDED = {
+    **GEMMA4,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 12,
+    "layer_types": None,
+}
+# What differs from the whole model in sliding layers, too.
+GEMMA4_OVERRIDDEN = {
+    **GEMMA4,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+    "num_hidden_layers": 3,
+    "per_layer_config": {
+        0: {"head_dim": 8, "num_key_value_heads": 2},
+        1: {"head_dim": 8, "num_key_value_heads": 2},
+        2: {"head_dim": 24},
+    },
 }
 
 VISION = {"hidden_size": 16, "intermediate_size": 16, "patch_size": 8}
@@ -149,6 +170,8 @@ GOLDENS: dict[str, tuple[str, dict, dict]] = {
     "gemma4": ("Gemma4TextConfig", GEMMA4, {}),
     "gemma4_moe": ("Gemma4TextConfig", GEMMA4_MOE, {}),
     "gemma4_ple": ("Gemma4TextConfig", GEMMA4_PLE, {}),
+    "gemma4_padded": ("Gemma4TextConfig", GEMMA4_PADDED, {}),
+    "gemma4_overridden": ("Gemma4TextConfig", GEMMA4_OVERRIDDEN, {}),
 }
 
 
@@ -189,7 +212,7 @@ def golden(name: str, directory: Path) -> None:
     target = directory / name
     model.to(torch.bfloat16).save_pretrained(target, **saving)
     reread = auto.from_pretrained(target, dtype=torch.float32, attn_implementation="eager")
-    tokens = torch.randint(3, VOCAB, (TOKENS,), generator=torch.Generator().manual_seed(5)).tolist()
+    tokens = torch.randint(3, VOCAB, (MORE_TOKENS.get(name, TOKENS),), generator=torch.Generator().manual_seed(5)).tolist()
     logits = logits_of(reread.eval(), tokens)
     expected = {"tokens": tokens, "logits": [[float(f"{x:.7g}") for x in row] for row in logits.tolist()]}
     (target / "expected.json").write_text(json.dumps(expected, separators=(",", ":")) + "\n")

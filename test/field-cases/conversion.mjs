@@ -4,6 +4,7 @@ const CHECKPOINT = 'packages/convert/test/sources-checkpoint.test.ts';
 const QUANTIZED = 'packages/convert/test/sources-quantized.test.ts';
 const FAMILIES = 'packages/convert/test/families.test.ts';
 const SAFETENSORS = 'packages/convert/test/safetensors.test.ts';
+const GOLDEN = 'packages/runtime-native/test/golden-hf.test.ts';
 const GATE = 'model.layers.0.mlp.gate_proj.weight';
 const FP8 = { quantization_config: { quant_method: 'fp8', weight_block_size: [2, 4] } };
 const EIGHT_BITS = { dtype: 'F8_E4M3', shape: [5, 6] };
@@ -106,6 +107,15 @@ export default [
     run: (t) => {
       const head = { dtype: 'F32', shape: [7, 6], bytes: Buffer.alloc(168) };
       return noted(t, t.checkpoint('model', { tensors: { 'lm_head.weight': head } }), 'both are kept');
+    },
+  },
+  {
+    id: 10,
+    kind: 'Gemma 4 of transformers 5.18: keys "05" and "11" of per_layer_config',
+    test: GOLDEN,
+    run: async (t) => {
+      const { parameters } = await t.convert(`${t.root}packages/runtime-native/test/golden/hf/gemma4_padded`);
+      return `${parameters} parameters`;
     },
   },
   {

@@ -9,6 +9,7 @@ import {
   checkLayers,
   type DecoderJson,
   decoderSchema,
+  type LayerHeads,
   normalised,
   tokenSchema,
 } from './fields.js';
@@ -59,8 +60,8 @@ export interface DecoderRow {
   readonly sliding?: (fields: DecoderJson, layer: number) => boolean;
   /** Whether a layer rotates; absent = all do. */
   readonly rotates?: (fields: DecoderJson, layer: number) => boolean;
-  /** Head dimension and key/value heads of full layers where those are not the sliding ones'; absent = the same. */
-  readonly fullAttention?: (fields: DecoderJson, layer: number) => { headDim: number; kvHeads: number };
+  /** Head dimension and key/value heads of a layer where those are not the model's; absent = they are. */
+  readonly headsOf?: (fields: DecoderJson, layer: number) => LayerHeads | undefined;
   /** Absent = no layer has any. */
   readonly experts?: ExpertsRow;
   /** The last `num_kv_shared_layers` take keys and values from the last layer of their kind before them. */
@@ -241,9 +242,9 @@ function attentionFrom(
 ): AttentionInput {
   const sliding = row.sliding?.(fields, index) ?? false;
   const heads = fields.num_attention_heads;
-  const own = sliding ? undefined : row.fullAttention?.(fields, index);
-  const headDim = own?.headDim ?? fields.head_dim ?? dividedHeadDim(fields, file);
-  const kvHeads = own?.kvHeads ?? fields.num_key_value_heads ?? heads;
+  const own = row.headsOf?.(fields, index);
+  const headDim = own?.head_dim ?? fields.head_dim ?? dividedHeadDim(fields, file);
+  const kvHeads = own?.num_key_value_heads ?? fields.num_key_value_heads ?? heads;
   const type: LayerType = sliding ? 'sliding_attention' : 'full_attention';
   const read = ropeFrom({ json: fields, headDim, defaults: row.rope, type, file, ledger });
   const rotates = row.rotates?.(fields, index) ?? true;

@@ -21,11 +21,14 @@ export const ACTIVATION_NAMES: Readonly<Record<string, Activation>> = {
   gelu_pytorch_tanh: 'gelu_tanh',
 };
 
-/** transformers 5.18 writes the layers' numbers as padded strings: "05" is layer 5. */
+/**
+ * transformers 5.18 writes the layers' numbers as padded strings: "05" is layer 5. null says that all layers are alike,
+ * an absent field that the class decides.
+ */
 function byLayer<T>(stated: Record<string, T> | null | undefined, context: z.RefinementCtx) {
-  if (!stated) return undefined;
+  if (stated === undefined) return undefined;
   const layers = new Map<number, T>();
-  for (const [key, value] of Object.entries(stated)) {
+  for (const [key, value] of Object.entries(stated ?? {})) {
     const layer = Number(key);
     if (!/^\d{1,5}$/.test(key) || layers.has(layer)) {
       context.addIssue({
@@ -77,6 +80,10 @@ export function checkLayers(fields: DecoderJson, file: string): void {
   throw new CflowError('CONFIG_INVALID', `layer ${beyond} of ${layers}`, { file, field: 'per_layer_config' });
 }
 
+/** What `per_layer_config` may say of a layer. */
+const layerHeads = z.strictObject({ head_dim: optionalCount, num_key_value_heads: optionalCount });
+export type LayerHeads = z.output<typeof layerHeads>;
+
 export const decoderSchema = z.object({
   ...ropeFields,
   vocab_size: optionalCount,
@@ -114,10 +121,7 @@ export const decoderSchema = z.object({
   attention_k_eq_v: z.boolean().nullish(),
   global_head_dim: optionalCount,
   num_global_key_value_heads: optionalCount,
-  per_layer_config: z
-    .record(z.string(), z.strictObject({ head_dim: optionalCount, num_key_value_heads: optionalCount }))
-    .nullish()
-    .transform(byLayer),
+  per_layer_config: z.record(z.string(), layerHeads).nullish().transform(byLayer),
   num_kv_shared_layers: z.int().min(0).nullish(),
   use_double_wide_mlp: z.boolean().nullish(),
   hidden_size_per_layer_input: z.int().min(0).nullish(),

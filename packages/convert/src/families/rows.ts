@@ -2,6 +2,7 @@
 import { type DecoderRow, decoder, type ExpertsRow } from './decoder.js';
 import type { Family } from './family.js';
 import type { DecoderJson } from './fields.js';
+import { gemma4Heads, gemma4Sliding, gemmaSliding, isSlidingType, unlikeItsKind } from './layer-kinds.js';
 import {
   ATTENTION,
   expertsApart,
@@ -34,19 +35,11 @@ const sized = (vocab: number, hidden: number, intermediate: number, layers: numb
 const LLAMA_TOKENS = { bos_token_id: 1, eos_token_id: 2 };
 
 const windowed = ({ sliding_window }: DecoderJson) => Boolean(sliding_window);
-const isSlidingType = ({ layer_types }: DecoderJson, layer: number) =>
-  layer_types?.[layer] === 'sliding_attention';
 
 /** Qwen's windows are off unless asked for, and then begin at `max_window_layers`. */
 function qwenSliding(fields: DecoderJson, layer: number): boolean {
   if (!fields.use_sliding_window || !fields.sliding_window) return false;
   return fields.layer_types ? isSlidingType(fields, layer) : layer >= (fields.max_window_layers ?? 0);
-}
-
-/** Every sixth layer is full, unless the config says otherwise. */
-function gemmaSliding(fields: DecoderJson, layer: number): boolean {
-  if (fields.layer_types) return isSlidingType(fields, layer);
-  return (layer + 1) % (fields.sliding_window_pattern ?? 6) !== 0;
 }
 
 function preAttentionScale(fields: DecoderJson): number {
@@ -319,19 +312,8 @@ const gemma4: DecoderRow = {
   scaleEmbeddings: true,
   outputScale: true,
   scale: () => 1,
-  // The last layer is full whatever the list says.
-  sliding: (fields, layer) => layer < fields.num_hidden_layers - 1 && gemmaSliding(fields, layer),
-  fullAttention: (fields, layer) => {
-    if (fields.per_layer_config) {
-      const own = fields.per_layer_config.get(layer);
-      return {
-        headDim: own?.head_dim ?? fields.head_dim!,
-        kvHeads: own?.num_key_value_heads ?? fields.num_key_value_heads!,
-      };
-    }
-    const kvHeads = fields.attention_k_eq_v ? fields.num_global_key_value_heads : undefined;
-    return { headDim: fields.global_head_dim!, kvHeads: kvHeads ?? fields.num_key_value_heads! };
-  },
+  sliding: gemma4Sliding,
+  headsOf: gemma4Heads,
   experts: {
     dim: 'moe_intermediate_size',
     normalize: () => true,
@@ -346,6 +328,8 @@ const gemma4: DecoderRow = {
   },
   refuses: (fields) => {
     if (fields.use_bidirectional_attention === 'all') return BIDIRECTIONAL;
+    const odd = unlikeItsKind(fields);
+    if (odd !== undefined) return odd;
     const { hidden_size_per_layer_input: dim, vocab_size_per_layer_input: rows, vocab_size } = fields;
     return dim && rows !== vocab_size
       ? `vocab_size_per_layer_input ${rows}: must be vocab_size ${vocab_size}`
