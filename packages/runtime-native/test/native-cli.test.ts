@@ -108,6 +108,16 @@ describe('cflow-run', () => {
     expect(err).toMatch(/^matvec +\d+ +[\d.]+ ms/m);
   });
 
+  it('a budget has one answer: an error names the smallest that works', async () => {
+    const refused = await run(['--memory', '1MB']);
+    const least = Number(/allow (\d+) bytes/.exec(refused.err)?.[1]);
+    const megabyteLess = await run(['--memory', `${least - 1e6}B`]);
+    expect([megabyteLess.code, megabyteLess.err]).toEqual([refused.code, refused.err]);
+    const smallest = await run(['--memory', `${least}B`, '--json']);
+    expect([smallest.code, smallest.err]).toEqual([0, '']);
+    expect(JSON.parse(smallest.out).stats.native.weights).toBe('direct');
+  });
+
   it.each([
     [['--threads', '0'], {}, /--threads/],
     [['--threads', '5000'], {}, /1 to 1024/],

@@ -8,8 +8,9 @@ import type { ResolvedOptions } from '../native/options.js';
 import { IN_MEMORY, type Placement } from '../native/tiers.js';
 import { type Bandwidths, configureTiers, size, type TierPlan } from './configure.js';
 import { bandwidths, type MeasuredFile } from './devices.js';
-import { cachedBytes, type ModelSizes, modelSizes } from './estimate.js';
+import { cachedBytes, type ModelSizes, metadataBytes, modelSizes } from './estimate.js';
 import { type Prediction, predict } from './predict.js';
+import { countProcess } from './process.js';
 
 /** Where weights are, why, and the predicted speed. */
 export interface TierChoice {
@@ -44,17 +45,8 @@ export const HALF_LIFE = 64;
 const CONTEXT = 2048;
 /** Share of the available memory that the default budget takes. */
 const DEFAULT_SHARE = 0.8;
-/** Least bytes counted for the process without a model. */
-const LEAST_PROCESS = 80e6;
-/** The process is counted in these steps, since its size fluctuates. The smallest budget of an error includes one step more. */
-const PROCESS_STEP = 2 ** 24;
+/** Bytes that the process was last counted as. */
 let processBytes = 0;
-
-/** Bytes counted for a process of `rss` bytes that was last counted as `before`. */
-export function countedProcess(rss: number, before: number): number {
-  if (rss <= before && rss > before - 2 * PROCESS_STEP) return before;
-  return Math.max(LEAST_PROCESS, PROCESS_STEP * Math.ceil((rss + PROCESS_STEP / 2) / PROCESS_STEP));
-}
 
 /**
  * @throws CflowError MEMORY if the budget is too small for the model; it names the smallest that is enough
@@ -73,12 +65,17 @@ export async function chooseTiers(
   }
   const { budget, budgetReason } = memoryBudget(addon, options.memory);
   const { sizes, liveStreams } = needs(file, resolved, options.context);
-  processBytes = countedProcess(process.memoryUsage.rss(), processBytes);
+  const counted = countProcess({
+    rss: process.memoryUsage.rss(),
+    metadataBytes: metadataBytes(file),
+    before: processBytes,
+  });
+  processBytes = counted.bytes;
   const { expertSlots, streamSlots } = options.direct ?? {};
   const wishes = {
     budget,
-    used: processBytes,
-    margin: PROCESS_STEP,
+    used: counted.bytes,
+    margin: counted.margin,
     maxBatch: resolved.maxBatch,
     liveStreams,
     expertSlots,
@@ -94,7 +91,7 @@ export async function chooseTiers(
   const rates = await bandwidths(addon, opened, {
     threads: resolved.threads,
     io,
-    room: budget - processBytes,
+    room: budget - counted.bytes,
   });
   const prediction = predict(sizes, tiers, rates);
   return {

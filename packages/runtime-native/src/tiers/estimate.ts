@@ -103,6 +103,10 @@ function cacheSizes({ caches }: ExecutionPlan, { context, maxBatch, valueBytes }
   };
 }
 
+/** Length of the metadata document, which holds the tokenizer. */
+export const metadataBytes = ({ layout }: ModelFile) =>
+  sum(layout.regions.filter(({ kind }) => kind === 'metadata').map(({ length }) => length));
+
 /** Bytes of one number in the KV cache. */
 export const cachedBytes = (cache: 'f16' | 'f32') => (cache === 'f16' ? 2 : 4);
 
