@@ -134,6 +134,12 @@ GOLDENS: dict[str, tuple[str, dict, dict]] = {
         {**BASE, "head_dim": None, "intermediate_size": 48, "num_experts": 4, "num_experts_per_tok": 2},
         {},
     ),
+    # Without clipping, q and k reach about 3 and v about 6.
+    "olmoe_clipped": (
+        "OlmoeConfig",
+        {**BASE, "head_dim": None, "intermediate_size": 48, "num_experts": 4, "num_experts_per_tok": 2, "clip_qkv": 0.8},
+        {},
+    ),
     "olmo2": ("Olmo2Config", {**BASE, "head_dim": None}, {}),
     "smollm3": ("SmolLM3Config", {**BASE, "head_dim": None, "num_hidden_layers": 4}, {}),
     "gemma": ("GemmaConfig", {**BASE, "tie_word_embeddings": True}, {}),

@@ -67,33 +67,33 @@ afterAll(() => rmSync(copy, { recursive: true, force: true }));
 /** A module of the copy. */
 const load = (path: string) => import(/* @vite-ignore */ join(copy, path));
 
-it('changes six files, and leaves no other mention of the step', () => {
-  expect([...files.keys()]).toHaveLength(6);
+it('changes seven files, and leaves no other mention of the step', () => {
+  expect([...files.keys()]).toHaveLength(7);
   const listed = original('docs/adding-a-step.md').matchAll(/^\| `(packages\/[^`]+)`/gm);
   expect([...listed].map(([, path]) => path)).toEqual([...files.keys()]);
 });
 
 it('the new step is printed, scheduled, executed and lowered', async () => {
   const format = await load('format/index.js');
-  const step = { op: 'clamp', buffer: 'logits', limit: 1.5 };
+  const step = { op: 'leakyRelu', buffer: 'logits', slope: 0.25 };
   expect(format.stepAccess(step)).toEqual({ reads: ['logits'], writes: ['logits'] });
   expect(format.stepRun(step)).toBe('serial');
 
   const plan = format.buildPlan(format.PRESETS.arch3, { transfers: 'none' });
   const phase = plan.phaseCount - 1;
-  const clamped = { ...plan, steps: [...plan.steps, { phase, ...step }] };
-  expect(format.formatPlan(clamped)).toContain('clamp        logits, to ±1.5');
-  expect(format.barriersPerToken(clamped)).toBe(format.barriersPerToken(plan));
+  const changedPlan = { ...plan, steps: [...plan.steps, { phase, ...step }] };
+  expect(format.formatPlan(changedPlan)).toContain('leakyRelu    logits, slope 0.25');
+  expect(format.barriersPerToken(changedPlan)).toBe(format.barriersPerToken(plan));
 
   const { runStep } = await load('runtime-native/reference/steps.js');
-  const x = Float32Array.of(-7, -1.5, 0.25, 2);
+  const x = Float32Array.of(-8, -1, 0, 2);
   runStep(step, { buffer: () => x });
-  expect([...x]).toEqual([-1.5, -1.5, 0.25, 1.5]);
+  expect([...x]).toEqual([-2, -0.25, 0, 2]);
 
   const { lowerPlan } = await load('runtime-native/native/lower.js');
   const options = { arithmetic: 'q8', delayAware: true };
-  const { program } = lowerPlan(clamped, layoutOnly(plan.config), options);
-  expect(program.steps.at(-1)).toEqual({ op: 'clamp', buffer: program.output, limit: 1.5 });
+  const { program } = lowerPlan(changedPlan, layoutOnly(plan.config), options);
+  expect(program.steps.at(-1)).toEqual({ op: 'leakyRelu', buffer: program.output, slope: 0.25 });
   expect(program.phases.at(-1).serial).toEqual([program.steps.length - 1]);
 });
 
@@ -101,6 +101,6 @@ it('table, struct and reader agree, and only together', async () => {
   const table = await load('format/plan/steps.js');
   const [header, reader] = [`${NATIVE}/engine/program.h`, `${NATIVE}/addon/program_reader.cpp`];
   expect(differences(table, files.get(header)!, files.get(reader)!)).toEqual([]);
-  expect(differences(table, original(header), files.get(reader)!).join()).toContain('Clamp');
-  expect(differences(table, files.get(header)!, original(reader)).join()).toContain('clamp');
+  expect(differences(table, original(header), files.get(reader)!).join()).toContain('LeakyRelu');
+  expect(differences(table, files.get(header)!, original(reader)).join()).toContain('leakyRelu');
 });

@@ -159,6 +159,16 @@ export default [
     run: (t) => noted(t, t.checkpoint('model', { config: { eos_token_id: 50_279 } }), 'eos_token_id 50279'),
   },
   {
+    id: 15,
+    kind: 'clip_qkv of OLMoE',
+    test: GOLDEN,
+    run: async (t) => {
+      await t.convert(`${t.root}packages/runtime-native/test/golden/hf/olmoe_clipped`);
+      const { stdout } = await t.run('cflow-inspect', ['out.cflow']);
+      return stdout.split('\n').find((line) => line.includes('clipped to ±0.8')) ?? t.assert.fail(stdout);
+    },
+  },
+  {
     id: 18,
     kind: 'a long header of safetensors',
     test: SAFETENSORS,

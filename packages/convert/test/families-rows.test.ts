@@ -350,8 +350,13 @@ describe('experts', () => {
     });
   });
 
-  it('are refused with clipped projections', () => {
-    expect(() => config({ model_type: 'olmoe', clip_qkv: 8 })).toThrow('config.json: clip_qkv 8');
+  it('are clipped where clip_qkv says so, and the class does', () => {
+    expect(attention({ model_type: 'olmoe', clip_qkv: 8 }).clipQkv).toBe(8);
+    expect(attention({ model_type: 'olmoe', clip_qkv: null }).clipQkv).toBeUndefined();
+    expect(() => config({ model_type: 'olmoe', clip_qkv: 0 })).toThrow('config.json: clip_qkv: ');
+    const other = read({ model_type: 'llama', clip_qkv: 8 });
+    expect(other.config.layers[0]!.attention.clipQkv).toBeUndefined();
+    expect(other.notes).toContain('config.json: clip_qkv without effect in llama: ignored');
   });
 });
 

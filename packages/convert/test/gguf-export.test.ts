@@ -190,6 +190,7 @@ describe('export', () => {
       'rope.scaling',
     ],
     ['fewer keys than heads in OLMoE', change('olmoe', {}, { kvHeads: 2 }), 'as many key/value heads'],
+    ['clipped projections', change('olmoe', {}, { clipQkv: 8 }), 'attention.clipQkv'],
     ['a soft-cap of scores', change('llama', {}, { softcap: 30 }), 'attention.softcap'],
     [
       'partial rotation',

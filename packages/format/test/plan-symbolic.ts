@@ -115,6 +115,7 @@ function outputs(step: PlanStep, read: (name: string) => Value, s: Symbols): [st
     case 'plainMatvec':
       return [[step.out, s.apply(`matrix ${step.weight.tensor}`, read(step.input))]];
     case 'rope':
+    case 'clamp':
     case 'softcap':
       return [[step.buffer, s.apply(step.op, read(step.buffer))]];
     case 'append':

@@ -73,6 +73,7 @@ export function geometryInWords({ attention: a, ffn, experts }: LayerConfig): st
     ...(a.rope ? [ropeInWords(a.rope)] : ['no RoPE']),
     ...(a.qkNorm === 'none' ? [] : [`q/k norm per ${a.qkNorm}`]),
     ...(a.vNorm ? ['v norm'] : []),
+    ...(a.clipQkv ? [`q/k/v clipped to ±${a.clipQkv}`] : []),
     ...(a.biasQkv ? ['qkv bias'] : []),
   ];
   const rest = [

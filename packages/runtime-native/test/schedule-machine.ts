@@ -46,6 +46,7 @@ export function effects(step: ProgramStep, int8: boolean): Effects {
     case 'releaseStream':
       return { reads: [], writes: [] };
     case 'rope':
+    case 'clamp':
     case 'softcap':
       return { reads: [`${step.buffer}`], writes: [`${step.buffer}`] };
     default:
@@ -75,6 +76,7 @@ export function planEffects(step: PlanStep): Effects {
     case 'sum':
       return { reads: step.terms, writes: [step.out] };
     case 'rope':
+    case 'clamp':
     case 'softcap':
       return { reads: [step.buffer], writes: [step.buffer] };
     case 'call':

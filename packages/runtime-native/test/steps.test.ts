@@ -163,6 +163,14 @@ describe('steps by hand', () => {
     expect((await runAlone(step, { x: [1, 2], y: [10, 20] })).x).toEqual([6, 12]);
   });
 
+  it('clamp limits on both sides; NaN stays', async () => {
+    const { l } = await runAlone(
+      { op: 'clamp', buffer: 'l', limit: 1.5 },
+      { l: [-7, -1.5, 0.25, 2, Number.NEGATIVE_INFINITY, Number.NaN] },
+    );
+    expect(l).toEqual([-1.5, -1.5, 0.25, 1.5, -1.5, Number.NaN]);
+  });
+
   it('softcap', async () => {
     const { l } = await runAlone({ op: 'softcap', buffer: 'l', cap: 30 }, { l: [0, 30, 1e6] });
     expect(l![0]).toBe(0);

@@ -44,6 +44,8 @@ export interface DecoderRow {
   readonly norms?: NormStyle;
   /** RMSNorm of q and k before they rotate, per head or over the whole projection; absent = none. */
   readonly qkNorm?: 'head' | 'whole';
+  /** `clip_qkv` acts: q, k and v are clamped behind their norms; in other classes the field has no effect. */
+  readonly clipsQkv?: true;
   /** RMSNorm of each value head, which has no weight. */
   readonly vNorm?: true;
   /** Biases of q, k and v whatever `attention_bias` says, and none of o. */
@@ -262,6 +264,7 @@ function attentionFrom(
       ? { softcap: fields.attn_logit_softcapping }
       : {}),
     ...(row.qkNorm && { qkNorm: row.qkNorm }),
+    ...(row.clipsQkv && fields.clip_qkv ? { clipQkv: fields.clip_qkv } : {}),
     ...(row.vNorm && { vNorm: true }),
     ...(!sliding && fields.attention_k_eq_v ? { valueFromKey: true } : {}),
     ...(shared !== undefined && { kvFrom: shared }),

@@ -114,7 +114,7 @@ export const decoderSchema = z.object({
   decoder_sparse_step: optionalCount,
   mlp_only_layers: perLayer.nullish(),
   enable_moe_block: z.boolean().nullish(),
-  clip_qkv: z.number().nullish(),
+  clip_qkv: limit.nullish(),
   query_pre_attn_scalar: unlessNone(limit),
   attn_logit_softcapping: unlessNone(limit),
   final_logit_softcapping: unlessNone(limit),

@@ -167,8 +167,7 @@ const olmoe: DecoderRow = {
   otherNames: [MOE_FUSED],
   qkNorm: 'whole',
   experts: { dim: 'intermediate_size', normalize: (fields) => fields.norm_topk_prob ?? false },
-  refuses: ({ clip_qkv }) =>
-    typeof clip_qkv === 'number' ? `clip_qkv ${clip_qkv}: clipped projections are not supported` : undefined,
+  clipsQkv: true,
 };
 const olmo2: DecoderRow = {
   modelType: 'olmo2',

@@ -87,6 +87,8 @@ const attention = z.strictObject({
   softcap: z.number().positive().optional(),
   /** RMSNorm of q and k before RoPE, per head or over the whole projection. */
   qkNorm: z.enum(['none', 'head', 'whole']).default('none'),
+  /** q, k and v are clamped to ±clipQkv behind their norms, before RoPE; absent = off. */
+  clipQkv: z.number().positive().optional(),
   /** Weightless RMSNorm of each value head before it is cached (report §3.7.3). */
   vNorm: z.boolean().default(false),
   /** Values are the raw keys, before their norm and RoPE; there is no v_proj. */

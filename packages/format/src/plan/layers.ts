@@ -98,7 +98,7 @@ function projections(b: PlanBuilder, a: AttentionConfig, x: string, weight: Weig
   return qkv;
 }
 
-/** Values out of keys, q/k norms, V-norm and RoPE, in place; of q alone where keys and values are another layer's. */
+/** Values out of keys, q/k norms, V-norm, clipping and RoPE, in place; of q alone where keys and values are another layer's. */
 function prepareHeads(b: PlanBuilder, a: AttentionConfig, qkv: Qkv, weight: WeightOf, shared: boolean): void {
   const { headDim, rope } = a;
   const eps = b.config.normEps;
@@ -116,6 +116,10 @@ function prepareHeads(b: PlanBuilder, a: AttentionConfig, qkv: Qkv, weight: Weig
     }
   }
   if (!shared && !a.valueFromKey && a.vNorm) values(qkv.v);
+  if (a.clipQkv) {
+    const own = shared ? rotated : (['q', 'k', 'v'] as const);
+    for (const name of own) b.emit({ op: 'clamp', buffer: qkv[name], limit: a.clipQkv });
+  }
   if (rope) for (const name of rotated) b.emit({ op: 'rope', buffer: qkv[name], headDim, rope });
 }
 

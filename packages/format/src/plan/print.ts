@@ -72,6 +72,7 @@ const DESCRIBE: { [Op in StepBody['op']]: (step: Extract<StepBody, { op: Op }>) 
     `${out} = down of experts of layer ${layer} (${routing}) of ${hidden}`,
   sum: ({ terms, coefficients, out }) =>
     `${out} = ${terms.map((term, i) => (coefficients[i] === 1 ? term : `${short(coefficients[i]!)} ${term}`)).join(' + ')}`,
+  clamp: ({ buffer, limit }) => `${buffer}, to ±${short(limit)}`,
   softcap: ({ buffer, cap }) => `${buffer}, cap ${short(cap)}`,
 };
 

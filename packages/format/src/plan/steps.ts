@@ -239,6 +239,12 @@ export const STEPS = {
     runs: 'serial',
     fields: { terms: 'inputs', coefficients: 'reals', scale: 'weight?', out: 'out' },
   },
+  clamp: {
+    level: 'both',
+    does: 'buffer = min(limit, max(−limit, buffer)), in place; NaN stays',
+    runs: 'serial',
+    fields: { buffer: 'inout', limit: 'real' },
+  },
   softcap: {
     level: 'both',
     does: 'buffer = cap · tanh(buffer / cap), in place',

@@ -184,6 +184,7 @@ class StepReader {
             {"expertsUp", &StepReader::experts_up},
             {"expertsDown", &StepReader::experts_down},
             {"sum", &StepReader::sum},
+            {"clamp", &StepReader::clamp},
             {"softcap", &StepReader::softcap},
             {"copy", &StepReader::copy},
             {"callExperts", &StepReader::call_experts},
@@ -277,6 +278,8 @@ class StepReader {
     }
     return result;
   }
+
+  Step clamp(const Node& n) const { return step::Clamp{buffer(n, "buffer"), n.real("limit")}; }
 
   Step softcap(const Node& n) const { return step::Softcap{buffer(n, "buffer"), n.real("cap")}; }
 

@@ -264,6 +264,25 @@ class SumOp final : public TokenOp {
   step::Sum step_;
 };
 
+class ClampOp final : public TokenOp {
+ public:
+  ClampOp(const step::Clamp& s, const Context& context) : context_(context), step_(s) {
+    if (!(s.limit > 0)) throw Error("INTERNAL", "a clamp to a limit that is not positive");
+  }
+  const char* name() const override { return "clamp"; }
+  void run(const Batch&, uint32_t first, uint32_t end) const override {
+    for (uint32_t t = first; t < end; t++) {
+      float* x = context_.buffers.row(step_.buffer, t);
+      const uint32_t length = context_.buffers.length(step_.buffer);
+      for (uint32_t i = 0; i < length; i++) x[i] = std::clamp(x[i], -step_.limit, step_.limit);
+    }
+  }
+
+ private:
+  const Context context_;
+  const step::Clamp step_;
+};
+
 class SoftcapOp final : public TokenOp {
  public:
   SoftcapOp(const step::Softcap& s, const Context& context) : context_(context), step_(s) {}
@@ -327,6 +346,7 @@ std::unique_ptr<TokenOp> make_serial(const Step& step, const Program& program, c
           [&](const step::Glu& s) -> Op { return std::make_unique<GluOp>(s, context); },
           [&](const step::Route& s) -> Op { return std::make_unique<RouteOp>(s, context); },
           [&](const step::Sum& s) -> Op { return std::make_unique<SumOp>(s, context); },
+          [&](const step::Clamp& s) -> Op { return std::make_unique<ClampOp>(s, context); },
           [&](const step::Softcap& s) -> Op { return std::make_unique<SoftcapOp>(s, context); },
           [&](const step::Copy& s) -> Op { return std::make_unique<CopyOp>(s, context); },
           [](const auto&) -> Op { throw Error("INTERNAL", "a step that threads share stands among the serial ones"); },

@@ -132,6 +132,10 @@ struct Sum {
   BufferId out;
   Offset scale = -1;  // one factor of the sum
 };
+struct Clamp {
+  BufferId buffer;
+  float limit;
+};
 struct Softcap {
   BufferId buffer;
   float cap;
@@ -171,7 +175,7 @@ struct ReleaseStream {
 
 using Step = std::variant<step::Embed, step::RmsNorm, step::Quantize, step::Matvec, step::GatedMatvec,
                           step::PlainMatvec, step::Rope, step::Append, step::Attend, step::Glu, step::Route,
-                          step::ExpertsUp, step::ExpertsDown, step::Sum, step::Softcap, step::Copy, step::CallExperts,
+                          step::ExpertsUp, step::ExpertsDown, step::Sum, step::Clamp, step::Softcap, step::Copy, step::CallExperts,
                           step::CallStream, step::SyncExperts, step::SyncStream, step::ReleaseExperts,
                           step::ReleaseStream>;
 

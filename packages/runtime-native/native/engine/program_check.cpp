@@ -45,10 +45,16 @@ void each_buffer(const Step& step, Visit&& visit) {
                    for (const BufferId term : s.terms) visit(term);
                    visit(s.out);
                  },
+                 [&](const step::Clamp& s) { visit(s.buffer); },
                  [&](const step::Softcap& s) { visit(s.buffer); },
                  [&](const step::Copy& s) { visit(s.input), visit(s.out); },
                  [&](const step::CallExperts& s) { visit(s.routing); },
-                 [](const auto&) {},
+                 // No `auto`: a step that is missing here does not compile.
+                 [](const step::CallStream&) {},
+                 [](const step::SyncExperts&) {},
+                 [](const step::SyncStream&) {},
+                 [](const step::ReleaseExperts&) {},
+                 [](const step::ReleaseStream&) {},
              },
              step);
 }

@@ -177,6 +177,11 @@ export const STEP_FUNCTIONS: { readonly [Op in StepOp]: StepFunction<Op> } = {
     }
   },
 
+  clamp({ buffer, limit }, state) {
+    const x = state.buffer(buffer);
+    for (let i = 0; i < x.length; i++) x[i] = Math.min(limit, Math.max(-limit, x[i]!));
+  },
+
   softcap({ buffer, cap }, state) {
     const x = state.buffer(buffer);
     for (let i = 0; i < x.length; i++) x[i] = cap * Math.tanh(x[i]! / cap);
