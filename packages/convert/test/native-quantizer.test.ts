@@ -6,6 +6,7 @@ import {
   type Dtype,
   f32ToF16,
   ModelWriter,
+  NO_EXPERT,
   quantizeStripe,
   stripeBytes,
 } from '@cflow/format';
@@ -18,7 +19,7 @@ import { runPipeline } from '../src/pipeline/pipeline.js';
 import { openCheckpoint } from '../src/sources/checkpoint.js';
 import { llamaConfig, llamaTensors, type Shape } from './cli-fixture.js';
 
-const ID = { layer: 0x0102, matrixId: 6, expert: 0xff, rowOffset: 0x00010080 };
+const ID = { version: 5, layer: 0x0102, matrixId: 6, expert: NO_EXPERT, rowOffset: 0x00010080 } as const;
 const native = nativeQuantizer()!;
 
 /** Values of very different sizes within every group, some of them zero, exact in f16 and bf16. */

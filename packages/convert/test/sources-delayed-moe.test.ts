@@ -27,7 +27,7 @@ function layoutOf(names: string[]): Layout {
       (name): Region => ({ name, kind: 'stream', offset: 0, length: 0, stream: streams.get(name)! }),
     ),
   ];
-  return { container: 'cflow', dtype: 'f32', config, regions, groups: [], fileBytes: 88 };
+  return { version: 5, container: 'cflow', dtype: 'f32', config, regions, groups: [], fileBytes: 88 };
 }
 
 describe('DelayedMoESource', () => {

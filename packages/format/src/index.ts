@@ -26,3 +26,4 @@ export * from './tiles/dtype.js';
 export * from './tiles/f16.js';
 export * from './tiles/quantize.js';
 export * from './tiles/tile.js';
+export * from './tiles/tile-header.js';

@@ -2,4 +2,5 @@
 
 export { asCflowError, asKnownCode, CflowError } from './errors.js';
 export { DTYPES, type Dtype, stripeBytes } from './tiles/dtype.js';
-export { type QuantizeOptions, quantizeStripe, type StripeId } from './tiles/tile.js';
+export { type QuantizeOptions, quantizeStripe } from './tiles/tile.js';
+export { type StripeId, writeStripeHeaders } from './tiles/tile-header.js';

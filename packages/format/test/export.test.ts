@@ -14,8 +14,7 @@ import {
   safetensorsBytes,
   streamPieces,
   stripeId,
-  stripeTiles,
-  writeTileHeader,
+  writeStripeHeaders,
 } from '../src/index.js';
 
 /** A model of zeros without metadata, of which only the head is in memory. Notes the longest read. */
@@ -40,9 +39,7 @@ function virtualModel(config: ModelConfig, dtype: Dtype): ByteSource & { longest
       const piece = pieces.get(offset);
       if (piece?.kind !== 'stripe') return bytes;
       const { rows, tensor } = piece.stripe;
-      for (const { at, col, width } of stripeTiles(dtype, rows, tensor.shape[1]!)) {
-        writeTileHeader(bytes, at, dtype, stripeId(piece.stripe), rows, col, width);
-      }
+      writeStripeHeaders(dtype, bytes, rows, tensor.shape[1]!, stripeId(piece.stripe, layout.version));
       return bytes;
     },
   };

@@ -94,7 +94,7 @@ describe('reading a damaged tile', () => {
     const { offset, length, stream } = regionOf(SOUND.cflow.layout, 'embedding');
     const bytes = changed('cflow', (copy) => (copy[offset + 2] = 3));
     const own = bytes.subarray(offset, offset + length);
-    expect(() => decodeStream(stream!, SOUND.cflow.layout.dtype, own, 'm.cflow', offset)).toThrow(
+    expect(() => decodeStream(stream!, SOUND.cflow.layout, own, 'm.cflow', offset)).toThrow(
       expect.objectContaining({
         code: 'FORMAT_INVALID',
         message: `m.cflow: at byte ${offset + 2}: TileHeader.matrix_id is 3, expected 11`,

@@ -17,6 +17,7 @@ import {
   type ModelConfig,
   memorySource,
   modelTensors,
+  NO_EXPERT,
   openModel,
   quantizeStripe,
   readStream,
@@ -65,7 +66,7 @@ describe.each(CONTAINERS)('.%s round trip', (container) => {
     const config = makeConfig({ experts: 0 });
     const { bytes, tensors } = await makeModel(config, dtype, container);
     const values = tensors.get('layers.1.ffn.gate_proj.weight')!;
-    const id = { layer: 1, matrixId: 4, expert: 255, rowOffset: 0 };
+    const id = { version: 5, layer: 1, matrixId: 4, expert: NO_EXPERT, rowOffset: 0 } as const;
     const tiles = quantizeStripe(dtype, values, 72, 40, id, { scaleSearch: false });
     const read = await readTensor(
       source(bytes),

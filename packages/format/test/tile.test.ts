@@ -6,12 +6,15 @@ import {
   type Dtype,
   dequantizeStripe,
   matrixBytes,
+  NO_EXPERT,
   quantizeStripe,
+  readTileHeader,
   stripeBytes,
+  stripeTiles,
   tileBytes,
 } from '../src/index.js';
 
-const ID = { layer: 0x0102, matrixId: 6, expert: 0xff, rowOffset: 0x00010080 };
+const ID = { version: 5, layer: 0x0102, matrixId: 6, expert: NO_EXPERT, rowOffset: 0x00010080 } as const;
 const REPORT = { scaleSearch: false };
 const encode = (dtype: Dtype, values: readonly number[], rows: number, cols: number) =>
   quantizeStripe(dtype, Float32Array.from(values), rows, cols, ID, REPORT);
@@ -169,5 +172,46 @@ describe('checkStripe', () => {
     const second = tileBytes('q4_0', 2, 256);
     bytes[second + 9] = 9;
     expect(checkStripe('q4_0', bytes, 2, 300, ID)[0]?.offset).toBe(second + 8);
+  });
+});
+
+describe('tile headers of version 6', () => {
+  const id = { version: 6, layer: 2, matrixId: 10, expert: 511, rowOffset: 384 } as const;
+  const bytes = quantizeStripe('q4_0', new Float32Array(2 * 73_728).fill(1), 2, 73_728, id, REPORT);
+  const last = 287 * tileBytes('q4_0', 2, 256);
+
+  it('hold expert 511 and column 73,472, byte by byte', () => {
+    expect(hex(bytes.subarray(last, last + 16))).toBe('0200ff0180010000001f01000a0002ff');
+    expect(readTileHeader(6, bytes, last)).toEqual({
+      ...{ layer: 2, matrixId: 10, expert: 511, rowOffset: 384 },
+      ...{ colOffset: 73_472, rows: 2, cols: 256 },
+    });
+    expect(checkStripe('q4_0', bytes, 2, 73_728, id)).toEqual([]);
+  });
+
+  it.each([
+    [0, 'layer_id is 3, expected 2'],
+    [2, 'expert_id is 510, expected 511'],
+    [4, 'row_offset is 385, expected 384'],
+    [8, 'col_offset is 73473, expected 73472'],
+    [12, 'matrix_id is 11, expected 10'],
+    [13, 'dtype is 1, expected 0'],
+    [14, 'tile_rows is 3, expected 2'],
+    [15, 'last_col is 254, expected 255'],
+  ])('are checked field by field: byte %d', (at, problem) => {
+    const changed = bytes.slice();
+    changed[last + at]! ^= 1;
+    expect(checkStripe('q4_0', changed, 2, 73_728, id)).toEqual([
+      { offset: last + at, problem: `TileHeader.${problem}` },
+    ]);
+  });
+
+  it('differ from those of version 5 alone: the data of a tile are the same', () => {
+    const values = Float32Array.from({ length: 300 }, (_, i) => i);
+    const of = (version: 5 | 6) => quantizeStripe('q8_0', values, 1, 300, { ...ID, version }, REPORT);
+    for (const { at, bytes: length } of stripeTiles('q8_0', 1, 300)) {
+      const body = (tiles: Uint8Array) => hex(tiles.subarray(at + 16, at + length));
+      expect(body(of(6))).toBe(body(of(5)));
+    }
   });
 });

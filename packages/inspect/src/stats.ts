@@ -10,11 +10,12 @@ import {
   readExactly,
   requireStripe,
   streamPieces,
+  stripeId,
+  stripeTiles,
   type TensorSpec,
   TILE_HEADER_BYTES,
 } from '@cflow/format';
 import type { StatsRow } from './schema.js';
-import { columnTiles } from './tiles.js';
 
 /** Running minimum, maximum, mean and standard deviation of the finite values. */
 export class Moments {
@@ -76,12 +77,7 @@ export async function* tensorStats(source: ByteSource, file: ModelFile): AsyncGe
       const bytes = await readExactly(source, offset + piece.offset, piece.length, name);
       if (piece.kind === 'plain') addPlain(bytes, tally);
       else {
-        const id = {
-          layer: tensor.layer,
-          matrixId: piece.stripe.matrixId,
-          expert: tensor.expert,
-          rowOffset: piece.stripe.rowOffset,
-        };
+        const id = stripeId(piece.stripe, file.layout.version);
         const cols = tensor.shape[1]!;
         requireStripe(file.dtype, bytes, piece.stripe.rows, cols, id, source.name, offset + piece.offset);
         addStripe(file.dtype, bytes, piece.stripe.rows, cols, tally);
@@ -101,7 +97,7 @@ function addStripe(dtype: Dtype, bytes: Uint8Array, rows: number, cols: number, 
   const { group, scaleBytes } = DTYPES[dtype];
   if (!scaleBytes) return;
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  for (const { width, at } of columnTiles(dtype, rows, cols)) {
+  for (const { width, at } of stripeTiles(dtype, rows, cols)) {
     const scales = rows * Math.ceil(width / group);
     for (let i = 0; i < scales; i++) {
       const bits = view.getUint16(at + TILE_HEADER_BYTES + scaleBytes * i, true);

@@ -7,52 +7,37 @@ import {
   type ModelFile,
   NO_EXPERT,
   readExactly,
-  readTable,
+  readTileHeader,
+  type StripeId,
   streamPieces,
-  TILE_COLS,
-  TILE_HEADER,
+  stripeId,
+  stripeTiles,
   TILE_HEADER_BYTES,
-  tileBytes,
+  wrongFields,
 } from '@cflow/format';
 import type { TileRow } from './schema.js';
 
 const MATRIX_NAMES = new Map<number, string>(Object.entries(MATRIX_IDS).map(([name, id]) => [id, name]));
 
-/** Column tiles of a stripe: first column, width, first byte in the stripe, bytes. */
-export function* columnTiles(dtype: Dtype, rows: number, cols: number) {
-  for (let col = 0, at = 0; col < cols; col += TILE_COLS) {
-    const width = Math.min(TILE_COLS, cols - col);
-    const bytes = tileBytes(dtype, rows, width);
-    yield { col, width, at, bytes };
-    at += bytes;
-  }
-}
-
+/** A tile, and what its header must say. */
 interface Place {
   readonly offset: number;
-  readonly expected: Readonly<Record<string, number>>;
+  readonly dtype: Dtype;
+  readonly id: StripeId;
+  readonly rows: number;
+  readonly col: number;
+  readonly width: number;
 }
 
-/** Where the tiles of a stream lie, and what their headers must say. */
-function* tilePlaces(file: ModelFile, name: string): Generator<Place> {
-  const region = file.streams.get(name)!;
-  for (const piece of streamPieces(region.stream, file.dtype)) {
+/** Where the tiles of a stream lie. */
+function* tilePlaces({ dtype, layout, streams }: ModelFile, name: string): Generator<Place> {
+  const region = streams.get(name)!;
+  for (const piece of streamPieces(region.stream, dtype)) {
     if (piece.kind === 'plain') continue;
-    const { tensor, stripe } = piece;
-    for (const { col, width, at } of columnTiles(file.dtype, stripe.rows, tensor.shape[1]!)) {
-      yield {
-        offset: region.offset + piece.offset + at,
-        expected: {
-          layer_id: tensor.layer,
-          matrix_id: stripe.matrixId,
-          expert_id: tensor.expert,
-          row_offset: stripe.rowOffset,
-          col_offset: col,
-          tile_rows: stripe.rows,
-          tile_cols: width,
-          quant_group: DTYPES[file.dtype].group,
-        },
-      };
+    const { rows } = piece.stripe;
+    const id = stripeId(piece.stripe, layout.version);
+    for (const { col, width, at } of stripeTiles(dtype, rows, piece.tensor.shape[1]!)) {
+      yield { offset: region.offset + piece.offset + at, dtype, id, rows, col, width };
     }
   }
 }
@@ -70,21 +55,19 @@ export async function readTiles(source: ByteSource, file: ModelFile, limit: numb
   return rows;
 }
 
-async function readTile(source: ByteSource, stream: string, { offset, expected }: Place): Promise<TileRow> {
+async function readTile(source: ByteSource, stream: string, place: Place): Promise<TileRow> {
+  const { offset, dtype, id } = place;
   const bytes = await readExactly(source, offset, TILE_HEADER_BYTES, stream);
-  const header = readTable(TILE_HEADER, bytes, 1, source.name, offset)[0]!;
-  const id = header.matrix_id!;
+  const header = readTileHeader(id.version, bytes);
+  const { layer, matrixId, expert, rowOffset: row, colOffset: col, rows, cols } = header;
   return {
     stream,
     offset,
-    matrix: MATRIX_NAMES.get(id) ?? `unknown ${id}`,
-    layer: header.layer_id!,
-    ...(header.expert_id === NO_EXPERT ? {} : { expert: header.expert_id! }),
-    row: header.row_offset!,
-    col: header.col_offset!,
-    rows: header.tile_rows!,
-    cols: header.tile_cols!,
-    group: header.quant_group!,
-    wrong: Object.keys(expected).filter((field) => header[field] !== expected[field]),
+    matrix: MATRIX_NAMES.get(matrixId) ?? `unknown ${matrixId}`,
+    layer,
+    ...(expert === NO_EXPERT ? {} : { expert }),
+    ...{ row, col, rows, cols },
+    group: DTYPES[dtype].group,
+    wrong: [...wrongFields(bytes, 0, place)].map(({ field }) => field),
   };
 }

@@ -16,6 +16,7 @@ import {
   quantizeStripe,
   type Stream,
   streamPieces,
+  stripeId,
 } from '@cflow/format';
 
 export interface BuildOptions {
@@ -82,7 +83,8 @@ export async function buildModel(
   bytes = new Uint8Array(writer.layout.fileBytes);
   const random = lcg(1);
   for (const region of writer.layout.regions) {
-    if (region.stream) await writer.writeStream(region, pieces(region.stream, dtype, value ?? random));
+    if (region.stream)
+      await writer.writeStream(region, pieces(region.stream, writer.layout, value ?? random));
     else await writer.writeFixed(region);
   }
   await writer.finish();
@@ -91,11 +93,11 @@ export async function buildModel(
 
 function* pieces(
   stream: Stream,
-  dtype: Dtype,
+  { dtype, version }: Layout,
   value: (tensor: string, index: number) => number,
 ): Generator<Uint8Array> {
   for (const piece of streamPieces(stream, dtype)) {
-    const { name, shape, layer, expert } = piece.tensor;
+    const { name, shape } = piece.tensor;
     if (piece.kind === 'plain') {
       const bytes = new Uint8Array(piece.length);
       const view = new DataView(bytes.buffer);
@@ -103,17 +105,11 @@ function* pieces(
       yield bytes;
       continue;
     }
-    const { rows, rowOffset, matrixId } = piece.stripe;
+    const { rows, rowOffset } = piece.stripe;
     const cols = shape[1]!;
     const values = Float32Array.from({ length: rows * cols }, (_, i) => value(name, rowOffset * cols + i));
-    yield quantizeStripe(
-      dtype,
-      values,
-      rows,
-      cols,
-      { layer, matrixId, expert, rowOffset },
-      { scaleSearch: false },
-    );
+    const id = stripeId(piece.stripe, version);
+    yield quantizeStripe(dtype, values, rows, cols, id, { scaleSearch: false });
   }
 }
 

@@ -3,6 +3,7 @@ import {
   type ByteSource,
   type Container,
   type Dtype,
+  type Layout,
   type Metadata,
   type ModelConfig,
   ModelWriter,
@@ -12,6 +13,7 @@ import {
   quantizeStripe,
   type Region,
   streamPieces,
+  stripeId,
 } from '@cflow/format';
 import { makeTensors } from '@cflow/test-kit/models';
 import { goldenJson, goldenPath, loadSafetensors, type Tensors } from './helpers.js';
@@ -44,24 +46,28 @@ export async function modelBytes(
   const writer = new ModelWriter(sink, { dtype, container, metadata });
   bytes = new Uint8Array(writer.layout.fileBytes);
   for (const region of writer.layout.regions) {
-    if (region.stream) await writer.writeStream(region, streamBytesOf(region, dtype, tensors));
+    if (region.stream) await writer.writeStream(region, streamBytesOf(region, writer.layout, tensors));
     else await writer.writeFixed(region);
   }
   await writer.finish();
   return bytes;
 }
 
-function* streamBytesOf({ stream }: Region, dtype: Dtype, tensors: Tensors): Generator<Uint8Array> {
+function* streamBytesOf(
+  { stream }: Region,
+  { dtype, version }: Layout,
+  tensors: Tensors,
+): Generator<Uint8Array> {
   for (const piece of streamPieces(stream!, dtype)) {
     const { values, shape } = tensors.get(piece.tensor.name)!;
     if (piece.kind === 'plain') {
       yield new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
       continue;
     }
-    const { rowOffset, rows, matrixId } = piece.stripe;
+    const { rowOffset, rows } = piece.stripe;
     const cols = shape[1]!;
     const part = values.slice(rowOffset * cols, (rowOffset + rows) * cols);
-    const id = { layer: piece.tensor.layer, matrixId, expert: piece.tensor.expert, rowOffset };
+    const id = stripeId(piece.stripe, version);
     yield quantizeStripe(dtype, part, rows, cols, id, { scaleSearch: false });
   }
 }

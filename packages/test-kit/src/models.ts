@@ -19,6 +19,7 @@ import {
   type Region,
   type Stream,
   streamPieces,
+  stripeId,
 } from '@cflow/format';
 
 /** Mulberry32: 32 random bits a call. */
@@ -90,19 +91,18 @@ export function makeTensors(config: ModelConfig, seed = 1): Map<string, Float32A
 }
 
 /** The bytes of one stream. */
-export function encodeStream(stream: Stream, dtype: Dtype, tensors: Map<string, Float32Array>): Uint8Array {
+export function encodeStream(
+  stream: Stream,
+  { dtype, version }: Pick<Layout, 'dtype' | 'version'>,
+  tensors: Map<string, Float32Array>,
+): Uint8Array {
   const pieces = [...streamPieces(stream, dtype)].map((piece) => {
     const values = tensors.get(piece.tensor.name)!;
     if (piece.kind === 'plain') return new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
     const { stripe, tensor } = piece;
     const cols = tensor.shape[1]!;
     const own = values.subarray(stripe.rowOffset * cols, (stripe.rowOffset + stripe.rows) * cols);
-    const id = {
-      layer: tensor.layer,
-      matrixId: stripe.matrixId,
-      expert: tensor.expert,
-      rowOffset: stripe.rowOffset,
-    };
+    const id = stripeId(stripe, version);
     return quantizeStripe(dtype, own, stripe.rows, cols, id, { scaleSearch: false });
   });
   return new Uint8Array(Buffer.concat(pieces));
@@ -151,7 +151,8 @@ export async function makeModel(
   const sink = memorySink();
   const writer = new ModelWriter(sink, { dtype, container, metadata: draft(config) });
   for (const region of writer.layout.regions) {
-    if (region.stream) await writer.writeStream(region, [encodeStream(region.stream, dtype, tensors)]);
+    if (region.stream)
+      await writer.writeStream(region, [encodeStream(region.stream, writer.layout, tensors)]);
     else await writer.writeFixed(region);
   }
   await writer.finish();
@@ -166,7 +167,7 @@ export function makeBareModel(config: ModelConfig, dtype: Dtype, container: Cont
   bytes.set(encodeHead(layout, new Uint8Array(0)), 0);
   for (const { kind, layer, stream, offset } of layout.regions) {
     if (kind === 'expertTable') bytes.set(encodeExpertTable(layout, layer!), offset);
-    if (stream) bytes.set(encodeStream(stream, dtype, tensors), offset);
+    if (stream) bytes.set(encodeStream(stream, layout, tensors), offset);
   }
   return { bytes, layout, tensors };
 }

@@ -14,6 +14,7 @@ import {
   type Container,
   DTYPES,
   type Dtype,
+  type FormatVersion,
   type ModelConfig,
   ModelWriter,
   parameterCount,
@@ -122,7 +123,8 @@ function containerJob(
     async write(sink) {
       const writer = writerTo(sink);
       for (const region of writer.layout.regions) {
-        if (region.stream) await writer.writeStream(region, streamPieces(region.stream, weights));
+        if (region.stream)
+          await writer.writeStream(region, streamPieces(region.stream, weights, writer.layout.version));
         else await writer.writeFixed(region);
       }
       await writer.finish();
@@ -130,10 +132,10 @@ function containerJob(
   };
 }
 
-function* streamPieces(stream: Stream, weights: TileWeights): Generator<Uint8Array> {
+function* streamPieces(stream: Stream, weights: TileWeights, version: FormatVersion): Generator<Uint8Array> {
   for (const part of stream.parts) {
     if (part.kind === 'plain') yield new Uint8Array(weights.plain(part.tensor).buffer);
-    else for (const stripe of partStripes(part)) yield weights.stripe(stripe);
+    else for (const stripe of partStripes(part)) yield weights.stripe(stripe, version);
   }
 }
 

@@ -5,6 +5,7 @@
 import {
   DTYPES,
   type Dtype,
+  type FormatVersion,
   GROUP,
   quantizeStripe,
   type Stripe,
@@ -15,7 +16,7 @@ import {
   TILE_COLS,
   TILE_HEADER_BYTES,
   TILE_ROWS,
-  writeTileHeader,
+  writeStripeHeaders,
 } from '@cflow/format';
 import { randomGenerator } from '@cflow/runtime-native';
 import { gaussian } from './checkpoint.js';
@@ -25,7 +26,7 @@ const TILE_VALUES = TILE_ROWS * TILE_COLS;
 const POOL_VALUES = POOL_TILES * TILE_VALUES;
 /** Standard deviation of biases. */
 const BIAS_DEVIATION = 0.02;
-const ANY = { layer: 0, matrixId: 0, expert: 0, rowOffset: 0 };
+const ANY = { version: 6, layer: 0, matrixId: 0, expert: 0, rowOffset: 0 } as const;
 
 /** Groups in order: f16 scales (none for f16 and f32) and data. */
 interface Pool {
@@ -69,17 +70,17 @@ export class TileWeights {
   }
 
   /** The bytes of a stripe in the file format: tiles of `header | scales | data`. */
-  stripe(stripe: Stripe): Uint8Array {
+  stripe(stripe: Stripe, version: FormatVersion): Uint8Array {
     const { dtype } = this;
     const { tensor, rows, rowOffset } = stripe;
     const { scaleBytes, groupBytes } = DTYPES[dtype];
     const cols = tensor.shape[1]!;
     const out = new Uint8Array(stripeBytes(dtype, rows, cols));
+    writeStripeHeaders(dtype, out, rows, cols, stripeId(stripe, version));
     for (const { col, width, at } of stripeTiles(dtype, rows, cols)) {
       const { pool, start, perRow } = this.#groups(tensor, rowOffset, col, width);
       const groups = rows * perRow;
       const data = at + TILE_HEADER_BYTES + groups * scaleBytes;
-      writeTileHeader(out, at, dtype, stripeId(stripe), rows, col, width);
       out.set(slice(pool.scales, start, groups, scaleBytes), at + TILE_HEADER_BYTES);
       out.set(slice(pool.data, start, groups, groupBytes), data);
       if (width % DTYPES[dtype].group) padLastGroups(dtype, out.subarray(data), rows, perRow, width % GROUP);

@@ -9,7 +9,7 @@ import {
   stripeBytes,
   stripeTiles,
   TILE_HEADER_BYTES,
-  writeTileHeader,
+  writeStripeHeaders,
 } from '@cflow/format';
 
 /** Bytes of a row of `cols` weights in blocks, the last one padded. */
@@ -101,9 +101,7 @@ export function blocksToStripe(
   id: StripeId,
 ): Uint8Array {
   const stripe = new Uint8Array(stripeBytes(dtype, rows, cols));
-  for (const { col, width, at } of stripeTiles(dtype, rows, cols)) {
-    writeTileHeader(stripe, at, dtype, id, rows, col, width);
-  }
+  writeStripeHeaders(dtype, stripe, rows, cols, id);
   moveStripe(dtype, stripe, blocks, [rows, cols], moves(dtype, false));
   return stripe;
 }

@@ -124,7 +124,7 @@ async function exportStripe(
 ): Promise<void> {
   const { rows, rowOffset } = stripe;
   const cols = stripe.tensor.shape[1]!;
-  requireStripe(file.dtype, bytes, rows, cols, stripeId(stripe), source.name, at);
+  requireStripe(file.dtype, bytes, rows, cols, stripeId(stripe, file.layout.version), source.name, at);
   const blocks =
     tensor.dtype === file.dtype
       ? stripeToBlocks(file.dtype, bytes, rows, cols)

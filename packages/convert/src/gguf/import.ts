@@ -3,6 +3,7 @@ import {
   CflowError,
   type Dtype,
   elements,
+  type FormatVersion,
   f16ToF32,
   type ModelWriter,
   partStripes,
@@ -38,6 +39,7 @@ interface Run {
   readonly model: GgufModel;
   readonly pool: WorkerPool;
   readonly options: ImportOptions;
+  readonly version: FormatVersion;
 }
 
 /** Writes every region of the writer's layout. Returns the SHA-256 of the source. Memory: a few stripes. */
@@ -56,7 +58,10 @@ export async function importGguf(
     for (const region of writer.layout.regions) {
       throwIfInterrupted(options.signal);
       if (region.stream)
-        await writer.writeStream(region, streamBytes({ model, pool, options }, region.stream));
+        await writer.writeStream(
+          region,
+          streamBytes({ model, pool, options, version: writer.layout.version }, region.stream),
+        );
       else await writer.writeFixed(region);
       done += region.length;
       options.onProgress?.(done, writer.layout.fileBytes);
@@ -102,13 +107,13 @@ async function plainBytes({ model, options }: Run, tensor: TensorSpec): Promise<
   return bytes;
 }
 
-async function stripeOf({ model, pool, options }: Run, stripe: Stripe): Promise<Uint8Array> {
+async function stripeOf({ model, pool, options, version }: Run, stripe: Stripe): Promise<Uint8Array> {
   const { tensor, rowOffset, rows } = stripe;
   const { dtype, scaleSearch, zeroNonfinite } = options;
   const place = model.tensors.get(tensor.name)!;
   const { cols } = place;
   const blocks = await readRows(model.source, place, rowOffset, rows, tensor.name);
-  const id = stripeId(stripe);
+  const id = stripeId(stripe, version);
   if (dtypeOf(place.type) === dtype) {
     requireFinite(model, stripe, dtype, blocks);
     return blocksToStripe(dtype, blocks, rows, cols, id);

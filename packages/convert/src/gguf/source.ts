@@ -226,7 +226,7 @@ const plain =
     const v = view(bytes);
     return Float32Array.from({ length: bytes.length / each }, (_, i) => get(v, each * i));
   };
-const NO_ID = { layer: 0, matrixId: 0, expert: 0, rowOffset: 0 };
+const NO_ID = { version: 6, layer: 0, matrixId: 0, expert: 0, rowOffset: 0 } as const;
 const grouped =
   (dtype: Dtype): Decoder =>
   (bytes, rows, cols) =>

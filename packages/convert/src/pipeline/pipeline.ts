@@ -3,6 +3,7 @@ import {
   CflowError,
   type Dtype,
   elements,
+  type FormatVersion,
   type Layout,
   type ModelWriter,
   partTensors,
@@ -211,12 +212,13 @@ async function* orderedPieces(
   const queue: Promise<Ready>[] = [];
   const buffers = new Buffers();
   const { resume = NOTHING, readAhead = 1, dtype } = options;
+  const { version } = writer.layout;
   const all = pieces(source, { layout: writer.layout, dtype, from: resume.resumedAt });
   // Rows that no thread can read are waited for: few reads at a time, so that memory stays bounded.
   for await (const { piece, values } of withValues(source, interruptible(all, options.signal), readAhead)) {
     const [{ step }] = piece;
     const ready = step.stripe
-      ? quantize(source, pool, piece, values, buffers, options)
+      ? quantize(source, pool, piece, values, buffers, { ...options, version })
       : plainPiece(source, step, values!, options);
     // A later piece may fail while an earlier one is awaited; the await below still sees the error.
     ready.catch(() => undefined);
@@ -253,9 +255,16 @@ async function quantize(
   piece: readonly [Part, ...Part[]],
   values: Float32Array | undefined,
   buffers: Buffers,
-  { dtype, scaleSearch, zeroNonfinite, native = true, onZeroed }: PipelineOptions,
+  {
+    dtype,
+    scaleSearch,
+    zeroNonfinite,
+    native = true,
+    onZeroed,
+    version,
+  }: PipelineOptions & Pick<Layout, 'version'>,
 ): Promise<Ready> {
-  const stripes = piece.map(({ step, rows }) => stripeWork(step.stripe!, (rows ?? values)!));
+  const stripes = piece.map(({ step, rows }) => stripeWork(step.stripe!, version, (rows ?? values)!));
   const bytes = stripes.reduce((sum, { rows, cols }) => sum + stripeBytes(dtype, rows, cols), 0);
   const out = buffers.take(bytes);
   const result = await pool.run({
@@ -273,9 +282,9 @@ async function quantize(
   return { region, bytes: result.bytes, release: () => buffers.give(result.bytes.buffer as ArrayBuffer) };
 }
 
-function stripeWork(stripe: Stripe, weights: StripeWork['weights']): StripeWork {
+function stripeWork(stripe: Stripe, version: FormatVersion, weights: StripeWork['weights']): StripeWork {
   const { tensor, rows } = stripe;
-  return { name: tensor.name, weights, rows, cols: tensor.shape[1]!, id: stripeId(stripe) };
+  return { name: tensor.name, weights, rows, cols: tensor.shape[1]!, id: stripeId(stripe, version) };
 }
 
 /** Norms, biases and routers stay f32. */

@@ -1,7 +1,8 @@
 /** Back to safetensors: every tensor dequantized to F32 under its canonical name, the config in `__metadata__`. */
 
 import { elements, partTensors, type Stream, type TensorSpec } from '../model/streams.js';
-import { dequantizeStripe, requireStripe, stripeId } from '../tiles/tile.js';
+import { dequantizeStripe } from '../tiles/tile.js';
+import { requireStripe, stripeId } from '../tiles/tile-header.js';
 import { type Crc32, crc32 as portableCrc32 } from './checksum.js';
 import type { ModelFile, Region } from './layout-types.js';
 import { type ByteSink, type ByteSource, readExactly } from './source.js';
@@ -57,7 +58,8 @@ export async function exportSafetensors(
       else {
         const { rows, rowOffset, tensor } = piece.stripe;
         const cols = tensor.shape[1]!;
-        requireStripe(file.dtype, bytes, rows, cols, stripeId(piece.stripe), source.name, at);
+        const id = stripeId(piece.stripe, file.layout.version);
+        requireStripe(file.dtype, bytes, rows, cols, id, source.name, at);
         const values = dequantizeStripe(file.dtype, bytes, rows, cols);
         await sink.write(start + 4 * rowOffset * cols, littleEndianF32(values));
       }

@@ -2,6 +2,7 @@ import type { ModelConfig } from '../model/config.js';
 import type { Stream } from '../model/streams.js';
 import type { Dtype } from '../tiles/dtype.js';
 import type { Metadata } from './metadata.js';
+import type { FormatVersion } from './schema.js';
 
 /** `cflow`: layer by layer; `vflow`: stage by stage. */
 export type Container = 'cflow' | 'vflow';
@@ -40,6 +41,7 @@ export interface VerticalGroup {
 
 /** Where every byte of a file lies; planned by the writer, and compared with what a reader finds. */
 export interface Layout {
+  readonly version: FormatVersion;
   readonly container: Container;
   readonly dtype: Dtype;
   readonly config: ModelConfig;

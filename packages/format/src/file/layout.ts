@@ -11,6 +11,7 @@ import {
   GLOBAL_HEADER,
   GROUP_DESCRIPTOR,
   LAYER_ENTRY,
+  VERSION,
   VFLOW_HEADER,
   VOCAB_ENTRY,
 } from './schema.js';
@@ -73,7 +74,15 @@ export function planLayout(
       `the file would have ${regions.end} bytes, the limit is ${MAX_FILE_BYTES}`,
     );
   }
-  return { container, dtype, config, regions: regions.list, groups, fileBytes: regions.end };
+  return {
+    version: VERSION,
+    container,
+    dtype,
+    config,
+    regions: regions.list,
+    groups,
+    fileBytes: regions.end,
+  };
 }
 
 /** Before anything is built: a small hostile config can claim sixteen million experts. */

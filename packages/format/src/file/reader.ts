@@ -20,7 +20,7 @@ import {
 import { checkStreamCount, HEADERS, REGION, TABLE_ALIGNMENT, verticalGroups } from './layout.js';
 import type { Container, Layout, ModelFile, Region, RegionKind } from './layout-types.js';
 import { decodeMetadata, type Metadata } from './metadata.js';
-import { EXPERT_ENTRY, GROUP_DESCRIPTOR, LAYER_ENTRY, VOCAB_ENTRY } from './schema.js';
+import { EXPERT_ENTRY, GROUP_DESCRIPTOR, LAYER_ENTRY, VERSION, VOCAB_ENTRY } from './schema.js';
 import { type ByteSource, readExactly } from './source.js';
 
 /** How a file is opened. */
@@ -232,6 +232,7 @@ async function readLayout(source: ByteSource, head: Head): Promise<Layout> {
       invalid('the table points to a stream that the config does not have', { file, field: name });
   }
   const layout: Layout = {
+    version: VERSION,
     container,
     dtype,
     config,

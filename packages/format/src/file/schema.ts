@@ -21,6 +21,8 @@ export interface Struct {
 export const FIELD_BYTES: Record<FieldType, number> = { magic: 8, u8: 1, u16: 2, u32: 4, u64: 8, f32: 4 };
 /** Version of both containers. */
 export const VERSION = 5;
+/** A version of the format. */
+export type FormatVersion = 5 | 6;
 /** First bytes of a .cflow file. */
 export const CFLOW_MAGIC = 'CFLOW\0\0\0';
 /** First bytes of a .vflow file. */
@@ -152,7 +154,7 @@ export const EXPERT_ENTRY = struct('ExpertEntry', 16, [
   ['length', 'u64', ''],
 ]);
 
-/** Report §3.2.2; precedes every tile. */
+/** Report §3.2.2; precedes every tile of version 5. */
 export const TILE_HEADER = struct('TileHeader', 16, [
   ['layer_id', 'u16', 'layer; 0 for embedding and LM head'],
   ['matrix_id', 'u8', 'which matrix, see MATRIX_IDS'],
@@ -162,6 +164,18 @@ export const TILE_HEADER = struct('TileHeader', 16, [
   ['tile_rows', 'u16', '1 … 128'],
   ['tile_cols', 'u16', '1 … 256'],
   ['quant_group', 'u16', 'weights per scale: 32, or 1 for f16 and f32'],
+]);
+
+/** Precedes every tile of version 6: as long as the one of version 5, so that engines skip both alike. */
+export const TILE_HEADER_6 = struct('TileHeader6', 16, [
+  ['layer_id', 'u16', 'layer; 0 for embedding and LM head'],
+  ['expert_id', 'u16', 'expert, 0xFFFF = none'],
+  ['row_offset', 'u32', 'first output index'],
+  ['col_offset', 'u32', 'first input index'],
+  ['matrix_id', 'u8', 'which matrix, see MATRIX_IDS'],
+  ['dtype', 'u8', 'id of the dtype of the tile'],
+  ['tile_rows', 'u8', '1 … 128'],
+  ['last_col', 'u8', 'columns less one: 0 … 255'],
 ]);
 
 /** Every struct of the format, in the order of the document. */
@@ -197,7 +211,7 @@ export const MATRIX_IDS = {
 } as const;
 /** A matrix by its name in `MATRIX_IDS`. */
 export type MatrixName = keyof typeof MATRIX_IDS;
-/** expert_id of tiles outside experts. */
-export const NO_EXPERT = 0xff;
+/** The expert of what belongs to none; expert_id of its tiles in version 6. */
+export const NO_EXPERT = 0xffff;
 /** Bits of feature_flags. */
 export const FEATURE_FLAGS = { scaleEmbeddings: 1, vNorm: 2, tiedEmbeddings: 4 } as const;

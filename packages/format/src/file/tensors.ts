@@ -1,11 +1,12 @@
 /** Weights of an opened file: the pieces of a stream, read, checked and dequantized. */
 
 import { CflowError } from '../errors.js';
-import { elements, partBytes, partStripes, type Stream, type Stripe } from '../model/streams.js';
+import { elements, partBytes, partStripes, type Stream } from '../model/streams.js';
 import { type Dtype, stripeBytes } from '../tiles/dtype.js';
-import { dequantizeStripe, requireStripe, stripeId } from '../tiles/tile.js';
+import { dequantizeStripe } from '../tiles/tile.js';
+import { requireStripe, stripeId } from '../tiles/tile-header.js';
 import { type Crc32, crcHex, crc32 as portableCrc32 } from './checksum.js';
-import type { ModelFile, Region } from './layout-types.js';
+import type { Layout, ModelFile, Region } from './layout-types.js';
 import { type ByteSource, readExactly } from './source.js';
 
 /** Where each part and stripe of a stream lies, relative to the stream's first byte. */
@@ -33,7 +34,7 @@ export function* streamPieces(stream: Stream, dtype: Dtype) {
  */
 export function decodeStream(
   stream: Stream,
-  dtype: Dtype,
+  { dtype, version }: Pick<Layout, 'dtype' | 'version'>,
   bytes: Uint8Array,
   file: string,
   base: number,
@@ -41,29 +42,19 @@ export function decodeStream(
   const tensors = new Map<string, Float32Array>();
   for (const piece of streamPieces(stream, dtype)) {
     const own = bytes.subarray(piece.offset, piece.offset + piece.length);
-    if (piece.kind === 'plain') tensors.set(piece.tensor.name, readF32(own));
-    else decodeStripe(piece.stripe, dtype, own, tensors, file, base + piece.offset);
+    const { name, shape } = piece.tensor;
+    if (piece.kind === 'plain') {
+      tensors.set(name, readF32(own));
+      continue;
+    }
+    const { rows, rowOffset } = piece.stripe;
+    const cols = shape[1]!;
+    requireStripe(dtype, own, rows, cols, stripeId(piece.stripe, version), file, base + piece.offset);
+    const values = tensors.get(name) ?? new Float32Array(elements(shape));
+    tensors.set(name, values);
+    values.set(dequantizeStripe(dtype, own, rows, cols), rowOffset * cols);
   }
   return tensors;
-}
-
-function decodeStripe(
-  stripe: Stripe,
-  dtype: Dtype,
-  bytes: Uint8Array,
-  tensors: Map<string, Float32Array>,
-  file: string,
-  base: number,
-): void {
-  const { tensor } = stripe;
-  const cols = tensor.shape[1]!;
-  requireStripe(dtype, bytes, stripe.rows, cols, stripeId(stripe), file, base);
-  let values = tensors.get(tensor.name);
-  if (!values) {
-    values = new Float32Array(elements(tensor.shape));
-    tensors.set(tensor.name, values);
-  }
-  values.set(dequantizeStripe(dtype, bytes, stripe.rows, cols), stripe.rowOffset * cols);
 }
 
 function readF32(bytes: Uint8Array): Float32Array {
@@ -112,7 +103,7 @@ export async function readStream(
   const region = file.streams.get(name);
   if (!region) throw new Error(`no stream ${name}`);
   const bytes = await readStreamBytes(source, file, region);
-  return decodeStream(region.stream, file.dtype, bytes, source.name, region.offset);
+  return decodeStream(region.stream, file.layout, bytes, source.name, region.offset);
 }
 
 /** One tensor by canonical name, dequantized, row-major. Reads the stream that holds it. */

@@ -1,6 +1,6 @@
 /** The whole truth about a file: every region, tile header, padding byte and checksum. */
 
-import { checkStripe, stripeId } from '../tiles/tile.js';
+import { checkStripe, stripeId } from '../tiles/tile-header.js';
 import { type Crc32, crcHex, crc32 as portableCrc32 } from './checksum.js';
 import type { ModelFile, Region } from './layout-types.js';
 import { checksummed, type OpenOptions } from './reader.js';
@@ -71,7 +71,8 @@ async function* checkStream(
     const bytes = await source.read(base, piece.length);
     sum = crc32(bytes, sum);
     const { tensor, stripe } = piece;
-    for (const fault of checkStripe(file.dtype, bytes, stripe.rows, tensor.shape[1]!, stripeId(stripe))) {
+    const id = stripeId(stripe, file.layout.version);
+    for (const fault of checkStripe(file.dtype, bytes, stripe.rows, tensor.shape[1]!, id)) {
       yield { region: region.name, offset: base + fault.offset, problem: `${tensor.name}: ${fault.problem}` };
     }
   }

@@ -49,6 +49,16 @@ export function stripeBytes(dtype: Dtype, rows: number, cols: number): number {
   return full * tileBytes(dtype, rows, TILE_COLS) + (rest ? tileBytes(dtype, rows, rest) : 0);
 }
 
+/** Tiles of a stripe of `rows` × `cols`: column offset, width, and where each starts in the stripe's bytes. */
+export function* stripeTiles(dtype: Dtype, rows: number, cols: number) {
+  for (let col = 0, at = 0; col < cols; col += TILE_COLS) {
+    const width = Math.min(TILE_COLS, cols - col);
+    const bytes = tileBytes(dtype, rows, width);
+    yield { col, width, at, bytes };
+    at += bytes;
+  }
+}
+
 /** The least multiple of `alignment` that is at least `offset`; bytes. */
 export function alignUp(offset: number, alignment: number): number {
   return Math.ceil(offset / alignment) * alignment;

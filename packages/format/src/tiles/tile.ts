@@ -1,33 +1,10 @@
 /** Tiles: up to 128 × 256 weights as `header | f16 scales | data` (report §3.2). Stripes are rows of tiles. */
 
-import { CflowError, invalid } from '../errors.js';
-import { readStruct, writeStruct } from '../file/binary.js';
-import { TILE_HEADER } from '../file/schema.js';
-import type { Stripe } from '../model/streams.js';
-import {
-  DTYPES,
-  type Dtype,
-  stripeBytes,
-  TILE_COLS,
-  TILE_HEADER_BYTES,
-  TILE_ROWS,
-  tileBytes,
-} from './dtype.js';
+import { CflowError } from '../errors.js';
+import { type Dtype, stripeBytes, stripeTiles, TILE_HEADER_BYTES, TILE_ROWS } from './dtype.js';
 import { f16ToF32, f32ToF16 } from './f16.js';
 import { GROUP, type Q4Quantizer, quantizeQ4Report, quantizeQ4Search, quantizeQ8 } from './quantize.js';
-
-/** What the headers of a stripe's tiles say. */
-export interface StripeId {
-  readonly layer: number;
-  readonly matrixId: number;
-  readonly expert: number;
-  readonly rowOffset: number;
-}
-
-/** The id of a stripe of a tensor. */
-export function stripeId({ tensor, matrixId, rowOffset }: Stripe): StripeId {
-  return { layer: tensor.layer, matrixId, expert: tensor.expert, rowOffset };
-}
+import { type StripeId, writeStripeHeaders } from './tile-header.js';
 
 /** How weights become tiles. */
 export interface QuantizeOptions {
@@ -151,45 +128,6 @@ const CODECS: Record<Dtype, Codec> = {
   ),
 };
 
-/** Tiles of a stripe of `rows` × `cols`: column offset, width, and where each starts in the stripe's bytes. */
-export function* stripeTiles(dtype: Dtype, rows: number, cols: number) {
-  for (let col = 0, at = 0; col < cols; col += TILE_COLS) {
-    const width = Math.min(TILE_COLS, cols - col);
-    const bytes = tileBytes(dtype, rows, width);
-    yield { col, width, at, bytes };
-    at += bytes;
-  }
-}
-
-/** Writes the header of the tile of `width` columns from `col` at `out[at]`. */
-export function writeTileHeader(
-  out: Uint8Array,
-  at: number,
-  ...tile: [dtype: Dtype, id: StripeId, rows: number, col: number, width: number]
-): void {
-  writeStruct(TILE_HEADER, out, at, tileHeader(...tile));
-}
-
-/** The header of the tile of `width` columns from `col`. */
-function tileHeader(
-  dtype: Dtype,
-  id: StripeId,
-  rows: number,
-  col: number,
-  width: number,
-): Record<string, number> {
-  return {
-    layer_id: id.layer,
-    matrix_id: id.matrixId,
-    expert_id: id.expert,
-    row_offset: id.rowOffset,
-    col_offset: col,
-    tile_rows: rows,
-    tile_cols: width,
-    quant_group: DTYPES[dtype].group,
-  };
-}
-
 /**
  * Bytes of one output stripe: `values` is [rows, cols] row-major, rows ≤ 128.
  * @throws CflowError NONFINITE_WEIGHT for NaN, Inf and what the dtype cannot hold
@@ -206,8 +144,8 @@ export function quantizeStripe(
     throw new Error(`a stripe of ${rows} × ${cols} does not fit`);
   checkRange(dtype, values, cols, id);
   const out = new Uint8Array(stripeBytes(dtype, rows, cols));
+  writeStripeHeaders(dtype, out, rows, cols, id);
   for (const { col, width, at, bytes } of stripeTiles(dtype, rows, cols)) {
-    writeTileHeader(out, at, dtype, id, rows, col, width);
     const body = out.subarray(at + TILE_HEADER_BYTES, at + bytes);
     CODECS[dtype].encode(values, { rows, cols: width, stride: cols, from: col }, body, options);
   }
@@ -245,37 +183,4 @@ export function dequantizeStripe(dtype: Dtype, bytes: Uint8Array, rows: number, 
     CODECS[dtype].decode(body, { rows, cols: width, stride: cols, from: col }, out);
   }
   return out;
-}
-
-/** Checks every tile header of a stripe; returns the faults as sentences with their byte offset in the stripe. */
-export function checkStripe(
-  dtype: Dtype,
-  bytes: Uint8Array,
-  rows: number,
-  cols: number,
-  id: StripeId,
-): { offset: number; problem: string }[] {
-  const faults: { offset: number; problem: string }[] = [];
-  for (const { col, width, at } of stripeTiles(dtype, rows, cols)) {
-    const header = readStruct(TILE_HEADER, bytes, at);
-    const expected = tileHeader(dtype, id, rows, col, width);
-    for (const { name, offset } of TILE_HEADER.fields) {
-      if (header[name] !== expected[name]) {
-        faults.push({
-          offset: at + offset,
-          problem: `TileHeader.${name} is ${header[name]}, expected ${expected[name]}`,
-        });
-      }
-    }
-  }
-  return faults;
-}
-
-/** Throws on the first wrong tile header of a stripe. */
-export function requireStripe(
-  ...args: [...Parameters<typeof checkStripe>, file: string, base: number]
-): void {
-  const [dtype, bytes, rows, cols, id, file, base] = args;
-  const fault = checkStripe(dtype, bytes, rows, cols, id)[0];
-  if (fault) invalid(fault.problem, { file, offset: base + fault.offset });
 }

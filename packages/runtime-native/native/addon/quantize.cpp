@@ -14,6 +14,9 @@
 namespace cflow {
 namespace {
 
+/// MAX_COLUMNS of packages/format/src/limits.ts.
+constexpr uint32_t kMaxColumns = 1u << 20;
+
 /// Element types of checkpoints, little endian.
 enum class Input : uint8_t { bf16, f16, f32 };
 
@@ -29,14 +32,6 @@ constexpr size_t input_bytes(Input input) { return input == Input::f32 ? 4 : 2; 
 /// The largest magnitude that a dtype holds, as packages/format/src/tiles/tile.ts has it.
 constexpr float kLargest[kDtypeCount] = {7 * 65504.0f, 127 * 65504.0f, 65519.0f, std::numeric_limits<float>::max()};
 
-/// Fields of the headers of a stripe's tiles.
-struct StripeId {
-  uint16_t layer;
-  uint8_t matrix;
-  uint8_t expert;
-  uint32_t row_offset;
-};
-
 struct Stripe {
   /// [rows, cols] row-major.
   const uint8_t* weights;
@@ -44,7 +39,6 @@ struct Stripe {
   int rows;
   int cols;
   Dtype dtype;
-  StripeId id;
   bool scale_search;
   bool zero_nonfinite;
   uint8_t* out;
@@ -156,24 +150,7 @@ bool encode_rows(const Kernels& kernels, const Stripe& stripe, const Tile& tile,
   return encode_block(kernels, stripe, block, values, place) <= largest;
 }
 
-template <class T>
-void put(uint8_t* out, size_t offset, T value) {
-  std::memcpy(out + offset, &value, sizeof value);
-}
-
-/// docs/format.md, TileHeader.
-void write_header(const Stripe& stripe, const Tile& tile, uint8_t* out) {
-  put<uint16_t>(out, 0, stripe.id.layer);
-  put<uint8_t>(out, 2, stripe.id.matrix);
-  put<uint8_t>(out, 3, stripe.id.expert);
-  put<uint32_t>(out, 4, stripe.id.row_offset);
-  put<uint16_t>(out, 8, static_cast<uint16_t>(tile.col));
-  put<uint16_t>(out, 10, static_cast<uint16_t>(stripe.rows));
-  put<uint16_t>(out, 12, static_cast<uint16_t>(tile.width));
-  put<uint16_t>(out, 14, row_scales(stripe.dtype, tile.width) ? kGroup : 1);
-}
-
-/// Writes all tiles; false as soon as a weight cannot be stored: what has been written is then of no use.
+/// Writes all tiles but their headers; false as soon as a weight cannot be stored: what has been written is then of no use.
 bool quantize(const Kernels& kernels, const Stripe& stripe) {
   Block block;
   uint8_t* out = stripe.out;
@@ -181,7 +158,6 @@ bool quantize(const Kernels& kernels, const Stripe& stripe) {
     const int width = std::min(kTileCols, stripe.cols - col);
     const int groups = row_scales(stripe.dtype, width);
     const Tile tile{col, width, groups ? groups * kGroup : width};
-    write_header(stripe, tile, out);
     for (int row = 0; row < stripe.rows; row += kRowsAtOnce) {
       const int rows = std::min(kRowsAtOnce, stripe.rows - row);
       if (!encode_rows(kernels, stripe, tile, row, rows, block, out + kTileHeaderBytes)) return false;
@@ -198,10 +174,6 @@ enum Argument : size_t {
   kRows,
   kCols,
   kDtype,
-  kLayer,
-  kMatrix,
-  kExpert,
-  kRowOffset,
   kScaleSearch,
   kZeroNonfinite,
   kOut,
@@ -251,9 +223,9 @@ const Kernels& kernels_to_use() {
   return *chosen;
 }
 
-/// quantizeStripe(weights: Uint8Array, input: 'BF16' | 'F16' | 'F32', rows, cols, dtype, layer, matrix, expert,
-/// rowOffset, scaleSearch, zeroNonfinite, out: Uint8Array): boolean. Fills `out` with the stripe's tiles. false: a weight
-/// is not finite or too large for the dtype, and packages/format says which. Throws TypeError for wrong arguments.
+/// quantizeStripe(weights: Uint8Array, input: 'BF16' | 'F16' | 'F32', rows, cols, dtype, scaleSearch,
+/// zeroNonfinite, out: Uint8Array): boolean. Fills `out` with the stripe's tiles, and leaves the place of each tile's
+/// header as it is. false: a weight is not finite or too large for the dtype, and packages/format says which. Throws TypeError for wrong arguments.
 Napi::Value quantize_stripe(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   const std::optional<Input> input =
@@ -262,11 +234,8 @@ Napi::Value quantize_stripe(const Napi::CallbackInfo& info) {
   Stripe stripe{};
   stripe.input = *input;
   stripe.rows = static_cast<int>(integer(info, kRows, 1, kTileRows));
-  stripe.cols = static_cast<int>(integer(info, kCols, 1, 65535));
+  stripe.cols = static_cast<int>(integer(info, kCols, 1, kMaxColumns));
   stripe.dtype = static_cast<Dtype>(integer(info, kDtype, 0, kDtypeCount - 1));
-  stripe.id = {static_cast<uint16_t>(integer(info, kLayer, 0, 0xffff)),
-               static_cast<uint8_t>(integer(info, kMatrix, 0, 0xff)),
-               static_cast<uint8_t>(integer(info, kExpert, 0, 0xff)), integer(info, kRowOffset, 0, 0xffffffff)};
   stripe.scale_search = flag(info, kScaleSearch);
   stripe.zero_nonfinite = flag(info, kZeroNonfinite);
   const size_t values = static_cast<size_t>(stripe.rows) * static_cast<size_t>(stripe.cols);

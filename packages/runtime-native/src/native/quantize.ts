@@ -1,5 +1,5 @@
 /** The native quantizer: what packages/format/src/tiles/tile.ts defines, at the speed of the kernels. */
-import { DTYPES, type Dtype, type StripeId, stripeBytes } from '@cflow/format/stripes';
+import { DTYPES, type Dtype, type StripeId, stripeBytes, writeStripeHeaders } from '@cflow/format/stripes';
 import { loadAddon } from './addon.js';
 
 /** Element types of checkpoints that the kernels read, little endian, as safetensors calls them. */
@@ -41,19 +41,11 @@ export function nativeQuantizer(): NativeQuantizer | undefined {
   const addon = loadAddon() as QuantizerExports | undefined;
   const quantize = addon?.quantizeStripe;
   if (!quantize) return undefined;
-  return ({ weights, input, rows, cols, dtype, id, scaleSearch, zeroNonfinite }, out) =>
-    quantize(
-      weights,
-      input,
-      rows,
-      cols,
-      DTYPES[dtype].id,
-      id.layer,
-      id.matrixId,
-      id.expert,
-      id.rowOffset,
-      scaleSearch,
-      zeroNonfinite,
-      out.subarray(0, stripeBytes(dtype, rows, cols)),
-    );
+  return ({ weights, input, rows, cols, dtype, id, scaleSearch, zeroNonfinite }, out) => {
+    const tiles = out.subarray(0, stripeBytes(dtype, rows, cols));
+    const { id: dtypeId } = DTYPES[dtype];
+    if (!quantize(weights, input, rows, cols, dtypeId, scaleSearch, zeroNonfinite, tiles)) return false;
+    writeStripeHeaders(dtype, tiles, rows, cols, id);
+    return true;
+  };
 }
