@@ -17,12 +17,12 @@ namespace {
 /// Linux moves no more than this at once anyway.
 constexpr uint64_t kMaxAttempt = uint64_t{1} << 30;
 
-/// So often the system may say that it has no means just now.
+/// Most attempts of a block that may end with EAGAIN.
 constexpr uint32_t kMaxAgain = 100;
 
 std::string in_words(int error) { return std::generic_category().message(error); }
 
-/// Another open file on what `fd` is open on, so that flags are its own. None: errno says why not.
+/// Opens the file of `fd` again, so that flags are not shared with the caller. On failure errno says why.
 Descriptor reopen(int fd, int flags) {
 #ifdef __linux__
   const std::string path = "/proc/self/fd/" + std::to_string(fd);
@@ -41,8 +41,12 @@ IoFile::IoFile(int fd, IoMode mode) {
   if (flags < 0 || fstat(fd, &info) != 0) throw Error("NOT_READABLE", "the file cannot be used: " + in_words(errno));
   size_ = static_cast<uint64_t>(info.st_size);
   const int access = flags & O_ACCMODE;
-  // Where the file may not be opened again, the descriptor is shared.
   buffered_ = reopen(fd, access);
+#ifdef POSIX_FADV_RANDOM
+  // No readahead, which would bring in pages that no read accounts for.
+  if (buffered_) posix_fadvise(buffered_.get(), 0, 0, POSIX_FADV_RANDOM);
+#endif
+  // Where the file may not be opened again, the descriptor is shared.
   if (!buffered_) buffered_ = Descriptor::copy(fd);
   if (!buffered_) throw Error("NOT_READABLE", "the file cannot be opened again: " + in_words(errno));
   if (mode == IoMode::buffered) {
@@ -63,18 +67,28 @@ std::string IoFile::reason() const {
   return reason_;
 }
 
-IoAttempt IoFile::next(IoBlock& block) const {
-  const IoAttempt rest{-1, block.offset + block.done,
-                       static_cast<uint32_t>(std::min(block.length - block.done, kMaxAttempt)),
-                       block.data + block.done};
+IoAttempt IoFile::next(IoBlock& block) {
+  IoAttempt rest{-1, block.offset + block.done,
+                 static_cast<uint32_t>(std::min(block.length - block.done, kMaxAttempt)), block.data + block.done};
   const uint64_t all = rest.offset | rest.length | reinterpret_cast<uintptr_t>(rest.data);
   block.direct = direct() && !block.refused && all % kIoAlign == 0;
-  block.cached |= !block.direct;
   block.attempts++;
-  return {block.direct ? direct_file_.get() : buffered_.get(), rest.offset, rest.length, rest.data};
+  rest.fd = block.direct ? direct_file_.get() : buffered_.get();
+  if (block.kind == IoRequest::Kind::write) {
+    own_.store(true, std::memory_order_relaxed);
+  } else if (!block.direct) {
+    rest.length = static_cast<uint32_t>(std::min<uint64_t>(rest.length, PagesRead::kMostBytes));
+    if (own_.load(std::memory_order_relaxed)) {
+      block.pages.before_own(rest.offset, rest.length);
+    } else {
+      block.pages.before(rest.fd, rest.offset, rest.length);
+    }
+  }
+  return rest;
 }
 
 std::optional<int> IoFile::settle(IoBlock& block, int64_t answer) {
+  block.pages.after(buffered_.get());
   if (answer == -EINTR) return std::nullopt;
   if (answer == -EAGAIN && block.again++ < kMaxAgain) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -85,31 +99,18 @@ std::optional<int> IoFile::settle(IoBlock& block, int64_t answer) {
     block.refused = true;
     return std::nullopt;
   }
-  const bool read = block.kind == IoRequest::Kind::read;
   if (answer > 0) block.done += static_cast<uint64_t>(answer);
   const bool complete = block.done >= block.needed;
   if (answer > 0 && !complete) return std::nullopt;
-  if (read && block.cached) forget(block);
   if (answer < 0) return static_cast<int>(-answer);
   if (complete) return 0;
-  return read ? Transfer::kEarlyEnd : EIO;
+  return block.kind == IoRequest::Kind::read ? Transfer::kEarlyEnd : EIO;
 }
 
 void IoFile::give_up_direct(int error) {
   const std::lock_guard lock(mutex_);
   if (!direct_.exchange(false)) return;
   reason_ = "direct I/O: refused by a read or write: " + in_words(error);
-}
-
-void IoFile::forget(const IoBlock& block) const {
-#ifdef POSIX_FADV_DONTNEED
-  // Whole pages only are forgotten.
-  const uint64_t first = block.offset / kIoAlign * kIoAlign;
-  const uint64_t end = align_io(block.offset + block.length);
-  posix_fadvise(buffered_.get(), static_cast<off_t>(first), static_cast<off_t>(end - first), POSIX_FADV_DONTNEED);
-#else
-  (void)block;
-#endif
 }
 
 }  // namespace cflow

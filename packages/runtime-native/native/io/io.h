@@ -53,7 +53,7 @@ enum class IoBackend : uint8_t { automatic = 0, uring = 1, threads = 2 };
 enum class IoMode : uint8_t {
   /// O_DIRECT, buffered where the file system refuses it.
   automatic = 0,
-  /// Through the page cache, which is told to forget what was read.
+  /// Through the page cache, which is left as it was: `PagesRead`.
   buffered = 1,
 };
 

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "../io/speed.h"
+#include "io-cache.h"
 #include "io-faults.h"
 #include "io-ring-failure.h"
 
@@ -344,6 +345,7 @@ int main(int argc, char** argv) {
   test_end_of_file();
   test_truncation_while_reading();
   test_writes();
+  test_page_cache();
   test_refusals();
   test_order();
   test_promotion();
