@@ -8,8 +8,8 @@ const packages = ['format', 'convert', 'runtime-native', 'inspect', 'bench'];
 export default defineConfig({
   resolve: {
     alias: [
-      { find: /^#cli-kit\/(.*)$/, replacement: source('cli-kit/src/$1.ts') },
-      { find: /^@cflow\/([\w-]+)\/internal\/(.*)$/, replacement: source('$1/src/$2.ts') },
+      { find: /^#cli-kit\/(.*)\.js$/, replacement: source('cli-kit/src/$1.ts') },
+      { find: /^@cflow\/([\w-]+)\/internal\/(.*)\.js$/, replacement: source('$1/src/$2.ts') },
       { find: '@cflow/format/node', replacement: source('format/src/node.ts') },
       { find: '@cflow/format/stripes', replacement: source('format/src/stripes.ts') },
       ...packages.map((name) => ({ find: `@cflow/${name}`, replacement: source(`${name}/src/index.ts`) })),

@@ -10,7 +10,11 @@ const files = existsSync('dist') ? readdirSync('dist', { recursive: true, withFi
 const outputs = files
   .filter((entry) => entry.isFile() && OUTPUT.test(entry.name))
   .map(({ parentPath, name }) => join(parentPath, name));
-const sourceOf = (output) => output.replace(OUTPUT, '.ts').replace('dist', 'src');
+const sourceOf = (output) =>
+  output
+    .replace(OUTPUT, '.ts')
+    .replace(/^dist\/cli-kit\b/, '../cli-kit/src')
+    .replace(/^dist\b/, 'src');
 
 for (const output of outputs) if (!existsSync(sourceOf(output))) rmSync(output);
 if (!existsSync(join('dist', 'index.js'))) {

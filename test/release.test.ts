@@ -3,7 +3,7 @@ import { execFile } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { copyFile, mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
-import { delimiter, join } from 'node:path';
+import { delimiter, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { checkPackage, createPackageFromTarballData } from '@arethetypeswrong/core';
@@ -41,19 +41,21 @@ async function filesOf(folder: string): Promise<string[]> {
 /** The packages that a module's text imports, without Node's own. */
 function importsOf(text: string): string[] {
   const specifiers = text.matchAll(/(?:from |import\(|import )'([^'.][^']*)'/g);
-  return [...specifiers].map(([, name]) => name!).filter((name) => !name.startsWith('node:'));
+  return [...specifiers].map(([, name]) => name!).filter((name) => !/^(node:|#cli-kit\/)/.test(name));
 }
 
 describe.each(FOLDERS)('@cflow/%s as packed', (folder) => {
   const home = join(ROOT, 'packages', folder);
 
-  it('has what its sources compile to, licence, README, commands, native sources and results, and nothing else', async () => {
+  it('has what its sources and its copy of the kit compile to, licence, README, commands, native sources and results, and nothing else', async () => {
     const sources = (await filesOf(join(home, 'src'))).map((path) =>
       path.slice(home.length + '/src/'.length),
     );
     // Finished research stays in the repository.
     const modules = sources.filter((path) => path.endsWith('.ts') && !path.startsWith('research/'));
-    const outputs = modules.flatMap((path) =>
+    const kit = pack(folder).manifest.imports ? await filesOf(join(ROOT, 'packages/cli-kit/src')) : [];
+    const copied = kit.map((path) => `cli-kit/${relative(join(ROOT, 'packages/cli-kit/src'), path)}`);
+    const outputs = [...modules, ...copied].flatMap((path) =>
       ['.js', '.d.ts'].map((end) => `dist/${path.replace(/\.ts$/, end)}`),
     );
     const native = existsSync(join(home, 'native')) ? await filesOf(join(home, 'native')) : [];

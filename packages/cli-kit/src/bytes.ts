@@ -1,5 +1,5 @@
 /** Numbers of bytes, as people write and read them: GiB and MiB for memory, GB and MB for files and bandwidth. */
-import { CflowError } from '@cflow/format/internal/errors';
+import { CflowError } from '@cflow/format/internal/errors.js';
 
 const BINARY = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'] as const;
 const DECIMAL = ['B', 'kB', 'MB', 'GB', 'TB', 'PB'] as const;
@@ -36,7 +36,7 @@ export function parseBytes(text: string, field: string): number {
 /** Memory: `2 GiB`, `4.50 MiB`; `1500 MB` if somebody asked for that, since whole megabytes do not occur by chance. */
 export function memoryText(bytes: number): string {
   const typed = bytes > 0 && bytes % 1e6 === 0 && bytes % 2 ** 20 !== 0;
-  return typed ? `${bytes / 1e6} MB` : scaled(bytes, BINARY);
+  return typed ? `${bytes / 1e6} MB` : scaled(bytes, BINARY).replace('.00 ', ' ');
 }
 
 /** A file, or bytes that are read or written: `17.40 GB`. */
@@ -51,9 +51,8 @@ export function inUnit(bytes: number, unit: Unit): string {
   return value === 0 || value >= 0.1 ? value.toFixed(2) : String(Number(value.toPrecision(2)));
 }
 
-/** In the largest unit of which there is one or more; whole numbers without decimals. */
+/** Two decimals of the largest unit of which there is one or more; bytes have none. */
 function scaled(bytes: number, units: readonly Unit[]): string {
   const unit = [...units].reverse().find((each) => bytes >= BYTES.get(each)!) ?? 'B';
-  const value = bytes / BYTES.get(unit)!;
-  return `${Number.isInteger(value) || unit === 'B' ? Math.round(value) : value.toFixed(2)} ${unit}`;
+  return `${(bytes / BYTES.get(unit)!).toFixed(unit === 'B' ? 0 : 2)} ${unit}`;
 }

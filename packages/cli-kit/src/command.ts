@@ -1,5 +1,5 @@
 /** The command line of every command: strict options, suggestions, `-h`, `-V`, exit codes. */
-import { exitCodeHelp } from '@cflow/format/internal/errors';
+import { exitCodeHelp } from '@cflow/format/internal/errors.js';
 import yargs, { type Argv } from 'yargs';
 import { writeOutput } from './output.js';
 import { WIDTH } from './text.js';

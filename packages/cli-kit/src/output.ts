@@ -1,5 +1,5 @@
 /** Output that may fail, messages that must not, and the exit code. */
-import { asCflowError, CflowError, errorLine } from '@cflow/format/internal/errors';
+import { asCflowError, CflowError, errorLine } from '@cflow/format/internal/errors.js';
 
 /** What a command writes to; failures of it come through the callback of `write`. */
 type Output = NodeJS.WritableStream;

@@ -1,5 +1,5 @@
 /** Errors of a command line, with what was probably meant. */
-import { CflowError } from '@cflow/format/internal/errors';
+import { CflowError } from '@cflow/format/internal/errors.js';
 
 /**
  * An error for what the parser of a command line rejects; its messages may have several lines.

@@ -9,8 +9,8 @@ function terminal(isTTY: boolean) {
 }
 
 it('says share, rate and time left', () => {
-  expect(bytesText('written', 1e9, 4e9, 2000)).toBe('25 % of 4 GB written, 500 MB/s, 0:06 left');
-  expect(bytesText('fetched', 0, 4e9, 0)).toBe('0 % of 4 GB fetched');
+  expect(bytesText('written', 1e9, 4e9, 2000)).toBe('25 % of 4.00 GB written, 500.00 MB/s, 0:06 left');
+  expect(bytesText('fetched', 0, 4e9, 0)).toBe('0 % of 4.00 GB fetched');
   expect(bytesText('written', 0, 0, 0)).toBe('100 % of 0 B written');
 });
 
@@ -28,9 +28,9 @@ it('writes one line over, at most ten times a second, and removes it', () => {
   vi.advanceTimersByTime(5000);
   line.stop();
   expect(to.written).toEqual([
-    '\r\x1b[K0:00  0 % of 1 MB written',
-    '\r\x1b[K0:01  0 % of 1 MB written',
-    '\r\x1b[K0:01  50 % of 1 MB written, 500 kB/s, 0:01 left',
+    '\r\x1b[K0:00  0 % of 1.00 MB written',
+    '\r\x1b[K0:01  0 % of 1.00 MB written',
+    '\r\x1b[K0:01  50 % of 1.00 MB written, 500.00 kB/s, 0:01 left',
     '\r\x1b[K',
   ]);
 });

@@ -1,20 +1,14 @@
-/** cflow-inspect: the shell around the pure parts. */
+/** cflow-inspect: the shell around the pure parts, which are loaded once the arguments are parsed. */
 import { crc32 } from 'node:zlib';
-import { CflowError, exitCodeHelp } from '@cflow/format';
-import {
-  openFileSource,
-  packageVersion,
-  refuseHubName,
-  runCommand,
-  usageError,
-  writeMessage,
-  writeOutput,
-} from '@cflow/format/node';
-import yargs from 'yargs';
-import { type InspectRequest, inspect } from './inspect.js';
-import { render, type Section } from './render.js';
+import { CflowError } from '@cflow/format/internal/errors.js';
+import { openFileSource, packageVersion } from '@cflow/format/node';
+import { commandLine, parseArguments } from '#cli-kit/command.js';
+import { runCommand, writeMessage, writeOutput } from '#cli-kit/output.js';
+import { plural } from '#cli-kit/text.js';
+import { refuseHubName, usageError } from '#cli-kit/usage.js';
+import type { InspectRequest } from './inspect.js';
+import type { Section } from './render.js';
 import type { InspectReport } from './schema.js';
-import { WIDTH } from './text.js';
 
 const NAME = 'cflow-inspect';
 
@@ -54,36 +48,18 @@ const SECTION_FLAGS: Record<Exclude<Section, 'summary'>, string> = {
   verify: 'verify',
 };
 
-/** Returns what was asked, or the text of --help or --version. */
-async function parse(argv: readonly string[]): Promise<Request | string> {
-  const parser = yargs()
-    .scriptName(NAME)
-    .locale('en')
+const parser = () =>
+  commandLine(NAME, packageVersion(import.meta.url))
     .command('$0 <file>', 'Explains a .cflow or .vflow file; without options, a summary.', (command) =>
       command.positional('file', { type: 'string', demandOption: true, describe: 'a .cflow or .vflow file' }),
     )
     .options(OPTIONS)
-    .version(packageVersion(import.meta.url))
-    .alias({ h: 'help', V: 'version' })
-    .example('$0 model.cflow --verify', 'check every byte of a file')
-    .strict()
-    .wrap(WIDTH)
-    .epilogue(exitCodeHelp());
-  const args: Record<string, unknown> | string = await new Promise((resolve, reject) => {
-    parser.parse([...argv], {}, (error: Error | null | undefined, parsed: unknown, output: string) => {
-      if (error) reject(usage(error.message));
-      else resolve(output || (parsed as Record<string, unknown>));
-    });
-  });
-  return typeof args === 'string' ? `${args}\n` : toRequest(args);
-}
-
-const usage = (problem: string) => usageError(NAME, problem, Object.keys(OPTIONS));
+    .example('$0 model.cflow --verify', 'check every byte of a file');
 
 function toRequest(args: Record<string, unknown>): Request {
   const { tiles } = args;
   if (tiles !== undefined && !(Number.isSafeInteger(tiles) && (tiles as number) >= 1)) {
-    throw usage(`--tiles must be one whole number of at least 1, got ${String(tiles)}`);
+    throw usageError(NAME, `--tiles must be one whole number of at least 1, got ${String(tiles)}`);
   }
   const sections = (Object.keys(SECTION_FLAGS) as (keyof typeof SECTION_FLAGS)[]).filter(
     (section) => args[SECTION_FLAGS[section]],
@@ -98,9 +74,15 @@ function toRequest(args: Record<string, unknown>): Request {
 }
 
 async function run(argv: readonly string[], io: Io): Promise<void> {
-  const request = await parse(argv);
-  if (typeof request === 'string') return io.out(request);
+  const args = await parseArguments(parser(), argv, io.out);
+  if (!args) return;
+  const request = toRequest(args);
   refuseHubName(request.path);
+  await show(request, io);
+}
+
+async function show(request: Request, io: Io): Promise<void> {
+  const [{ inspect }, { render }] = await Promise.all([import('./inspect.js'), import('./render.js')]);
   const source = await openFileSource(request.path);
   try {
     const wanted = request.json ? [...request.sections, 'plan' as const] : request.sections;
@@ -123,11 +105,11 @@ function requireVerified({ verify, file }: InspectReport): void {
   if (!verify || verify.ok) return;
   const { faults } = verify;
   const [first] = faults;
-  throw new CflowError(
-    'VERIFY_FAILED',
-    `${faults.length} ${faults.length === 1 ? 'fault' : 'faults'}, the first in ${first!.region}`,
-    { file: file.name, offset: first!.offset, remedy: 'the file is damaged; copy or convert it again' },
-  );
+  throw new CflowError('VERIFY_FAILED', `${plural(faults.length, 'fault')}, the first in ${first!.region}`, {
+    file: file.name,
+    offset: first!.offset,
+    remedy: 'the file is damaged; copy or convert it again',
+  });
 }
 
 /** Runs the command; returns its exit code. Errors are one line on stderr. */

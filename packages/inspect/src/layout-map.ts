@@ -1,6 +1,8 @@
 /** The layout of a file in few lines: a proportional bar, and runs whose repetitions are folded. */
+import { fileText } from '#cli-kit/bytes.js';
+import { count, plural, table, WIDTH } from '#cli-kit/text.js';
 import type { InspectReport, Run, SizeKind } from './schema.js';
-import { count, plural, size, span, table, WIDTH, wrap } from './text.js';
+import { span, wrap } from './text.js';
 
 const LETTERS: Record<SizeKind, readonly [letter: string, name: string]> = {
   attention: ['A', 'attention'],
@@ -97,7 +99,7 @@ export function layoutLines({ layout: runs }: InspectReport): string {
     const last = runs[fold.from + fold.period * fold.times - 1]!;
     const what = Array.from({ length: fold.period }, (_, i) => label(runs, fold, i)).join(', ');
     const text = fold.times > 1 ? `${count(fold.times)} x ${what}` : what;
-    return [count(first.offset), size(end(last) - first.offset), text];
+    return [count(first.offset), fileText(end(last) - first.offset), text];
   });
   const shown = all.length > MAX_LINES ? all.slice(0, MAX_LINES - 1) : all;
   const widest = [0, 1].reduce((sum, i) => sum + Math.max(6, ...shown.map((row) => row[i]!.length)), 0);
@@ -107,5 +109,6 @@ export function layoutLines({ layout: runs }: InspectReport): string {
       .map((line, i) => (i ? ['', '', line] : [a!, b!, line])),
   );
   const rest = all.length - shown.length;
-  return `${table(['>offset', '>size', 'regions'], rows)}${rest ? `\n… ${plural(rest, 'more line')}; see --json` : ''}`;
+  const more = rest ? [`… ${plural(rest, 'more line')}; see --json`] : [];
+  return [...table(['>offset', '>size', 'regions'], rows), ...more].join('\n');
 }

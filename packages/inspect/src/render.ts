@@ -1,9 +1,11 @@
 /** A report as text of at most 100 columns. */
 
 import { printable } from '@cflow/format';
+import { fileText, inUnit, memoryText } from '#cli-kit/bytes.js';
+import { count, plural, table as tableLines } from '#cli-kit/text.js';
 import { bar, layoutLines } from './layout-map.js';
 import type { InspectReport, SizeKind, TileRow } from './schema.js';
-import { clip, count, field, mib, percent, plural, ranges, short, size, table } from './text.js';
+import { clip, field, percent, ranges, short } from './text.js';
 
 const SIZE_NAMES: Record<SizeKind, string> = {
   attention: 'attention',
@@ -57,7 +59,10 @@ function model({ file, model: m }: InspectReport): string {
   const rest = m.geometries.length - shown.length;
   return [
     field('file', file.name),
-    field('', `.${file.container}, ${file.dtype} tiles, ${count(file.bytes)} bytes (${size(file.bytes)})`),
+    field(
+      '',
+      `.${file.container}, ${file.dtype} tiles, ${count(file.bytes)} bytes (${fileText(file.bytes)})`,
+    ),
     field('model', `${config.name} (${config.family}), ${count(m.parameters)} parameters`),
     field(
       '',
@@ -65,9 +70,7 @@ function model({ file, model: m }: InspectReport): string {
         `${config.tiedEmbeddings ? ' (tied)' : ''}, context ${count(config.contextLength)}`,
     ),
     ...shown.map(({ layers, text }) => field('', `layers ${clip(ranges(layers), 40)}: ${text}`)),
-    ...(rest
-      ? [field('', `… ${plural(rest, 'more geometry').replace('geometrys', 'geometries')}; see --json`)]
-      : []),
+    ...(rest ? [field('', `… ${plural(rest, 'more geometry', 'more geometries')}; see --json`)] : []),
     field('combine', `${config.combineStyle}: ${m.combine}`),
     field('dense delay', m.denseDelay),
     field('expert delay', m.expertDelay),
@@ -94,6 +97,11 @@ function origin({ origin: { source, converter, tokenizer } }: InspectReport): st
   ].join('\n');
 }
 
+const table = (...args: Parameters<typeof tableLines>) => tableLines(...args).join('\n');
+
+/** MiB, the unit of the critical path. */
+const mib = (bytes: number) => inUnit(bytes, 'MiB');
+
 function sizes({ sizes: rows, file }: InspectReport): string {
   return table(
     ['stream', '>regions', '>bytes', '>size', '>share'],
@@ -102,10 +110,10 @@ function sizes({ sizes: rows, file }: InspectReport): string {
         SIZE_NAMES[kind],
         count(regions),
         count(bytes),
-        size(bytes),
+        fileText(bytes),
         percent(share),
       ]),
-      ['total', count(file.regions), count(file.bytes), size(file.bytes), percent(1)],
+      ['total', count(file.regions), count(file.bytes), fileText(file.bytes), percent(1)],
     ],
   );
 }
@@ -125,20 +133,20 @@ function path({ criticalPath: { nominal, disk, bytesPerToken }, memory, model: m
     ),
     field('', `${line(disk)} as stored, with norms, scales and tile headers`),
     ...(config.iterations ? [field('', `counting ${config.iterations} passes over the stored layers`)] : []),
-    field('a token', `reads ${size(bytesPerToken)}`),
+    field('a token', `reads ${fileText(bytesPerToken)}`),
     field(
       'memory',
-      `weights ${size(memory.weights)}, KV cache ${size(memory.kvCache.f16)} in f16 at ` +
-        `${count(config.contextLength)} positions, buffers ${size(memory.workingSet)}`,
+      `weights ${memoryText(memory.weights)}, KV cache ${memoryText(memory.kvCache.f16)} in f16 at ` +
+        `${count(config.contextLength)} positions, buffers ${memoryText(memory.workingSet)}`,
     ),
   ].join('\n');
 }
 
 function renderLayers({ layers }: InspectReport): string {
   const cells = (place: { offset: number; bytes: number } | undefined) =>
-    place ? [`${place.offset}`, mib(place.bytes)] : ['-', '-'];
+    place ? [`${place.offset}`, inUnit(place.bytes, 'MB')] : ['-', '-'];
   return table(
-    ['>layer', '>attention', '>MiB', '>dense', '>MiB', '>router', '>experts', '>from', '>MiB'],
+    ['>layer', '>attention', '>MB', '>dense', '>MB', '>router', '>experts', '>from', '>MB'],
     layers.map(({ layer, attention, dense, router, experts }) => [
       `${layer}`,
       ...cells(attention),

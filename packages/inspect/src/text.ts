@@ -1,30 +1,7 @@
-/** Plain text for terminals: numbers, tables, lines of at most so many columns. */
+/** Plain text for terminals: numbers, lines of at most so many columns. */
+
 import { printable } from '@cflow/format';
-
-export const WIDTH = 100;
-
-export function count(n: number): string {
-  return n.toLocaleString('en-US', { maximumFractionDigits: 6 });
-}
-
-const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
-
-/** Binary units, two decimals: `4.50 MiB`. */
-export function size(bytes: number): string {
-  let unit = 0;
-  let value = bytes;
-  while (value >= 1024 && unit < UNITS.length - 1) {
-    value /= 1024;
-    unit++;
-  }
-  return unit ? `${value.toFixed(2)} ${UNITS[unit]}` : `${bytes} B`;
-}
-
-/** MiB without the unit; below a tenth, two significant digits, so that small models do not become zeros. */
-export function mib(bytes: number): string {
-  const value = bytes / 2 ** 20;
-  return value === 0 || value >= 0.1 ? value.toFixed(2) : String(Number(value.toPrecision(2)));
-}
+import { WIDTH } from '#cli-kit/text.js';
 
 export function percent(share: number): string {
   return `${(100 * share).toFixed(1)} %`;
@@ -70,24 +47,6 @@ export function field(label: string, text: string): string {
   return lines.map((line, i) => `${(i ? '' : label).padEnd(pad)}${line}`.trimEnd()).join('\n');
 }
 
-/** Columns, padded; those whose heading starts with `>` are right-aligned. */
-export function table(headings: readonly string[], rows: readonly (readonly string[])[]): string {
-  const right = headings.map((heading) => heading.startsWith('>'));
-  const all = [headings.map((heading) => heading.replace('>', '')), ...rows];
-  const widths = headings.map((_, column) =>
-    all.reduce((most, row) => Math.max(most, [...row[column]!].length), 0),
-  );
-  const line = (row: readonly string[]) =>
-    row
-      .map((cell, column) => {
-        const fill = ' '.repeat(widths[column]! - [...cell].length);
-        return right[column] ? fill + cell : cell + fill;
-      })
-      .join('  ')
-      .trimEnd();
-  return all.map(line).join('\n');
-}
-
 /** `0-4, 6-10, 12`. */
 export function ranges(numbers: readonly number[]): string {
   const runs: [number, number][] = [];
@@ -101,8 +60,4 @@ export function ranges(numbers: readonly number[]): string {
 
 export function span(from: number, to: number): string {
   return from === to ? `${from}` : `${from}-${to}`;
-}
-
-export function plural(n: number, noun: string): string {
-  return `${count(n)} ${noun}${n === 1 ? '' : 's'}`;
 }

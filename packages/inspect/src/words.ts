@@ -1,4 +1,5 @@
 /** What the numbers of a config mean, in words. */
+
 import {
   type CombineStyle,
   type LayerConfig,
@@ -8,7 +9,7 @@ import {
   normPlaces,
   type RopeConfig,
 } from '@cflow/format';
-import { count } from './text.js';
+import { count } from '#cli-kit/text.js';
 
 const COMBINE: Record<CombineStyle, (config: ModelConfig) => string> = {
   parallelSqrt2: () => 'FFN and expert outputs are added and divided by √2',

@@ -26,7 +26,7 @@ describe('text', () => {
     expect({ code, err }).toEqual({ code: 0, err: '' });
     expect(out).toMatchInlineSnapshot(`
       "file         FILE
-                   .cflow, q4_0 tiles, 96,024 bytes (93.77 KiB)
+                   .cflow, q4_0 tiles, 96,024 bytes (96.02 kB)
       model        tiny (cflow), 67,880 parameters
                    2 layers, width 40, vocabulary 50, context 64
                    layers 0-1: 4 heads, 2 kv, head dim 8, full, RoPE 10,000; FFN 136 gelu; 4 experts of 24
@@ -41,31 +41,31 @@ describe('text', () => {
       converter    0.1.0, dtype=q4_0, scaleSearch=false
       tokenizer    none
 
-      stream          regions   bytes       size    share
-      attention             2   6,496   6.34 KiB    6.8 %
-      dense                 2  27,264  26.63 KiB   28.4 %
-      router                2   1,280   1.25 KiB    1.3 %
-      experts               8  19,968  19.50 KiB   20.8 %
-      final norm            1     160      160 B    0.2 %
-      embedding             1   1,816   1.77 KiB    1.9 %
-      LM head               1   1,816   1.77 KiB    1.9 %
-      header, tables        4     392      392 B    0.4 %
-      metadata              1   1,683   1.64 KiB    1.8 %
-      padding              18  35,149  34.33 KiB   36.6 %
-      total                40  96,024  93.77 KiB  100.0 %
+      stream          regions   bytes      size    share
+      attention             2   6,496   6.50 kB    6.8 %
+      dense                 2  27,264  27.26 kB   28.4 %
+      router                2   1,280   1.28 kB    1.3 %
+      experts               8  19,968  19.97 kB   20.8 %
+      final norm            1     160     160 B    0.2 %
+      embedding             1   1,816   1.82 kB    1.9 %
+      LM head               1   1,816   1.82 kB    1.9 %
+      header, tables        4     392     392 B    0.4 %
+      metadata              1   1,683   1.68 kB    1.8 %
+      padding              18  35,149  35.15 kB   36.6 %
+      total                40  96,024  96.02 kB  100.0 %
 
       [MM..AAAADDDDDDDDDDDDDDDDDDDDDDDDDDDDDDD..RR..XXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXX.AAAARR..N...EEE..HH]
        A=attention D=dense R=router X=experts N=norm E=embedding H=head M=metadata .=padding
-      offset       size  regions
-           0   1.91 KiB  header, metadata, layer table
-       4,096  70.44 KiB  attention 0, dense 0-1, router 0, table 0, experts 0-1 (8)
-      77,824   4.69 KiB  attention 1, router 1, table 1
-      86,016   9.77 KiB  final norm, embedding, LM head
+      offset      size  regions
+           0   1.95 kB  header, metadata, layer table
+       4,096  72.13 kB  attention 0, dense 0-1, router 0, table 0, experts 0-1 (8)
+      77,824   4.80 kB  attention 1, router 1, table 1
+      86,016  10.01 kB  final norm, embedding, LM head
 
       critical     0.016 -> 0.0078 MiB of weights a token, reduced 2.00 x by the delays
                    0.026 -> 0.013 MiB as stored, with norms, scales and tile headers
-      a token      reads 45.90 KiB
-      memory       weights 57.42 KiB, KV cache 8.00 KiB in f16 at 64 positions, buffers 4.46 KiB
+      a token      reads 47.00 kB
+      memory       weights 57.42 KiB, KV cache 8 KiB in f16 at 64 positions, buffers 4.46 KiB
       "
     `);
   });
@@ -82,9 +82,9 @@ describe('text', () => {
   test('layers, experts and critical path', async () => {
     const { out } = await run(toFile(bytes), '--layers', '--experts', '--critical-path');
     expect(out).toMatchInlineSnapshot(`
-      "layer  attention     MiB  dense    MiB  router  experts   from     MiB
-          0       4096  0.0031   8192  0.013   40960      2/4  45056  0.0095
-          1      77824  0.0031  24576  0.013   81920      2/4  61440  0.0095
+      "layer  attention      MB  dense     MB  router  experts   from    MB
+          0       4096  0.0032   8192  0.014   40960      2/4  45056  0.01
+          1      77824  0.0032  24576  0.014   81920      2/4  61440  0.01
 
       layer  expert  table entry  offset  bytes
           0       0        41600   45056   2496

@@ -13,7 +13,7 @@ import { render } from '../src/render.js';
 import { describe as describeFile } from '../src/report.js';
 import { inspectReportSchema, type StatsRow } from '../src/schema.js';
 import { Moments, tensorStats } from '../src/stats.js';
-import { clip, mib, ranges, short, size, wrap } from '../src/text.js';
+import { clip, ranges, short, wrap } from '../src/text.js';
 import { geometryInWords } from '../src/words.js';
 import { buildModel, RecordingSource, tinyConfig } from './build.js';
 
@@ -85,14 +85,14 @@ describe('report', () => {
     const text = render(describeFile(planned(PRESETS.arch2_4_8k_16l!), 'x'), ['summary']);
     const map = text.slice(text.indexOf('        offset'), text.indexOf('\n\ncritical'));
     expect(map).toMatchInlineSnapshot(`
-      "        offset        size  regions
-                   0    2.11 KiB  header, metadata, layer table
-               4,096    2.25 GiB  attention 0, dense 0-1, router 0, table 0, experts 0-2 (24)
-       2,418,384,896   12.81 GiB  13 x attention 1-13, dense 2-14, router 1-13, table 1-13, experts 3-15
-                                  (8 each)
-      16,175,165,440  720.97 MiB  attention 14, dense 15, router 14, table 14, attention 15
-      16,931,160,064  256.13 KiB  router 15, table 15
-      16,931,426,304  442.13 MiB  final norm, embedding, LM head"
+      "        offset       size  regions
+                   0    2.16 kB  header, metadata, layer table
+               4,096    2.42 GB  attention 0, dense 0-1, router 0, table 0, experts 0-2 (24)
+       2,418,384,896   13.76 GB  13 x attention 1-13, dense 2-14, router 1-13, table 1-13, experts 3-15 (8
+                                 each)
+      16,175,165,440  755.99 MB  attention 14, dense 15, router 14, table 14, attention 15
+      16,931,160,064  262.27 kB  router 15, table 15
+      16,931,426,304  463.61 MB  final norm, embedding, LM head"
     `);
   });
 
@@ -197,8 +197,6 @@ describe('statistics', () => {
 
 test('text helpers', () => {
   expect(ranges([0, 1, 2, 4, 6, 7])).toBe('0-2, 4, 6-7');
-  expect([size(1023), size(1536), size(17.39e9)]).toEqual(['1023 B', '1.50 KiB', '16.20 GiB']);
-  expect([mib(4.5 * 2 ** 20), mib(0), mib(1024)]).toEqual(['4.50', '0.00', '0.00098']);
   expect([short(0), short(null), short(-1.234567e-5), short(12.345), short(123456)]).toEqual([
     '0',
     '-',
