@@ -93,6 +93,37 @@ export default [
     },
   },
   {
+    id: '35d',
+    kind: 'source and output swapped',
+    test: MESSAGES,
+    run: (t) => {
+      t.checkpoint('model');
+      const words = ['cflow-convert model out.cflow'];
+      return failing(t, 'cflow-convert', ['out.cflow', 'model'], { code: 2, words });
+    },
+  },
+  {
+    id: '35e',
+    kind: 'a LoRA adapter',
+    test: MESSAGES,
+    run: (t) => {
+      const adapter = { peft_type: 'LORA', base_model_name_or_path: 'acme/base' };
+      t.files('lora', { 'adapter_config.json': adapter });
+      const words = ['a LoRA adapter, not a model', 'merge it into acme/base'];
+      return failing(t, 'cflow-convert', ['lora', 'out.cflow'], { code: 8, words });
+    },
+  },
+  {
+    id: '35f',
+    kind: 'an MLX checkpoint',
+    test: 'packages/convert/test/sources-quantized.test.ts',
+    run: (t) => {
+      t.checkpoint('mlx', { config: { quantization: { bits: 4, group_size: 64 } } });
+      const words = ['already quantized (MLX, 4 bits)', 'convert the original'];
+      return failing(t, 'cflow-convert', ['mlx', 'out.cflow'], { code: 8, words });
+    },
+  },
+  {
     id: 38,
     kind: 'RoPE scaling in the text of cflow-inspect',
     test: 'packages/inspect/test/report.test.ts',

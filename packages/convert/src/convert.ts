@@ -39,6 +39,7 @@ import { runPipeline } from './pipeline/pipeline.js';
 import { conversionFacts } from './resume/facts.js';
 import { ResumableFile } from './resume/file.js';
 import type { CheckpointSource } from './sources/checkpoint.js';
+import { refuseSwapped } from './swapped.js';
 import { AtomicFile, checkDirectory, checkSpace } from './targets/atomic-file.js';
 import { removeOrphans } from './targets/orphans.js';
 import { checkDirectoryTarget, type DirectoryExportOptions, exportDirectory } from './targets/safetensors.js';
@@ -95,6 +96,7 @@ export async function convert(request: ConvertRequest): Promise<ConvertResult> {
 
 /** Before anything is read or fetched: whether the output may be written at all. @throws CflowError USAGE, OUTPUT_EXISTS, WRITE_FAILED */
 async function checkOutput({ source, output, overwrite = false }: ConvertRequest): Promise<void> {
+  await refuseSwapped(source, output);
   containerOf(output);
   if (isDirectoryName(output)) await checkDirectoryTarget(resolve(output));
   // Of sources on this machine the inputs are known before anything is read of them; `checkTarget` follows then.

@@ -32,6 +32,7 @@ import {
   refuseVerify,
   resolveOptions,
 } from './options.js';
+import { refuseSwapped } from './swapped.js';
 import { checkpointTexts } from './targets/safetensors.js';
 
 /** What a conversion would write. */
@@ -48,6 +49,7 @@ export interface DryRunReport extends Pick<ConvertResult, 'model' | 'container' 
 export async function dryRun(request: Partial<ConvertRequest>): Promise<DryRunReport> {
   const { source, output = 'model.cflow' } = request;
   checkRequest({ ...request, source: source ?? '', output });
+  if (source !== undefined && request.output !== undefined) await refuseSwapped(source, output);
   if (source !== undefined && (await isModelFile(source))) return ofModel({ ...request, source, output });
   const gguf = source !== undefined && isGguf(source) ? await ggufDraft(source, request.dtype) : undefined;
   if (isExport(output)) {

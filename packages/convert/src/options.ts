@@ -127,6 +127,11 @@ export function isDirectoryName(output: string): boolean {
   return output !== '' && (output.endsWith('/') || output.endsWith(sep) || extname(output) === '');
 }
 
+/** Whether a file so called may be an output. */
+export function isWritable(extension: string): boolean {
+  return [...Object.keys(CONTAINERS), EXPORT_EXTENSION, GGUF_EXTENSION].includes(extension);
+}
+
 /** Whether an output's name asks for something other than a container. */
 export function isExport(output: string): boolean {
   return isDirectoryName(output) || [EXPORT_EXTENSION, GGUF_EXTENSION].includes(extname(output));

@@ -142,6 +142,7 @@ describe('import', () => {
       'differs from layer',
     ],
     ['YaRN of an unknown kind', { 'llama.rope.scaling.type': text('longrope') }, 'UNSUPPORTED', 'longrope'],
+    ['a LoRA adapter', { 'general.type': text('adapter') }, 'UNSUPPORTED', 'llama-export-lora'],
     ['one part of many', { 'split.count': u32(3) }, 'UNSUPPORTED', 'llama-gguf-split --merge'],
     ['a bad alignment', { 'general.alignment': u32(48) }, 'FORMAT_INVALID', 'power of two'],
   ])('refuses %s', async (_, extra, code, words) => {

@@ -64,6 +64,48 @@ describe('what was meant', () => {
     expect(message).toContain(`cflow-convert ${dir} MODEL.cflow`);
   });
 
+  it.each([
+    ['an adapter alone', {}],
+    ['an adapter beside a config.json', { 'config.json': llamaFiles()['config.json']! }],
+  ])('%s', async (_name, files) => {
+    const adapter = { base_model_name_or_path: 'acme/base', peft_type: 'LORA' };
+    const dir = await directory({
+      ...files,
+      'adapter_config.json': adapter,
+      'adapter_model.safetensors': 'x',
+    });
+    for (const work of [dryRun, convert]) {
+      const { code, message } = await failure(work({ source: dir, output: join(dir, 'o.cflow') }));
+      expect(code).toBe('UNSUPPORTED');
+      expect(message).toMatch(/adapter_config\.json: a LoRA adapter, not a model \(merge it into acme\/base/);
+    }
+  });
+
+  it('a model beside an adapter: a note', async () => {
+    const dir = await directory({ ...llamaFiles(), 'adapter_config.json': {} });
+    const { notes } = await dryRun({ source: dir });
+    expect(notes).toContain('adapter_config.json: the adapter beside the model is not applied');
+  });
+
+  it("source and output in each other's place", async () => {
+    const dir = await directory(llamaFiles());
+    const out = join(dir, 'new.cflow');
+    for (const swapped of [
+      { source: out, output: dir },
+      { source: out, output: 'hf:acme/tiny' },
+    ]) {
+      for (const work of [dryRun, convert]) {
+        const { code, message } = await failure(work(swapped));
+        expect(code).toBe('USAGE');
+        expect(message).toContain(`cflow-convert ${swapped.output} ${out}`);
+      }
+    }
+    // Neither is there, or both are: nothing to guess.
+    const missing = await failure(convert({ source: out, output: join(dir, 'other.cflow') }));
+    expect(missing.code).toBe('NOT_READABLE');
+    await expect(convert({ source: dir, output: out, threads: 1 })).resolves.toMatchObject({ output: out });
+  });
+
   it('a repository where a file is expected', () => {
     expect(() => refuseHubName('hf:acme/tiny@main')).toThrow('cflow-convert hf:acme/tiny@main tiny.cflow');
     expect(() => refuseHubName('model.cflow')).not.toThrow();

@@ -268,17 +268,30 @@ describe('shards', () => {
     });
   });
 
-  it('lists missing shards and doubled tensors; a dry run goes on without them', async () => {
+  it('lists missing shards, in a dry run too', async () => {
     const missing = await sharded((map) => {
       map['model.norm.weight'] = 'model-00003-of-00002.safetensors';
     });
-    await expect(openCheckpoint(missing)).rejects.toMatchObject({
-      code: 'NOT_READABLE',
-      message: expect.stringContaining(
-        'disagree in 1 place: shard model-00003-of-00002.safetensors is missing',
-      ),
-    });
-    expect((await openCheckpoint(missing, { dryRun: true })).hasWeights).toBe(false);
+    for (const dryRun of [false, true]) {
+      await expect(openCheckpoint(missing, { dryRun })).rejects.toMatchObject({
+        code: 'NOT_READABLE',
+        message: expect.stringContaining(
+          'disagree in 1 place: shard model-00003-of-00002.safetensors is missing',
+        ),
+      });
+    }
+  });
+
+  it('says that all shards are missing, in a dry run too', async () => {
+    const weight_map = { a: 'model-00001-of-00002.safetensors', b: 'model-00002-of-00002.safetensors' };
+    const files = { 'config.json': TINY_CONFIG, 'model.safetensors.index.json': { weight_map } };
+    const dir = await directory(files);
+    for (const dryRun of [false, true]) {
+      await expect(openCheckpoint(dir, { dryRun })).rejects.toMatchObject({
+        code: 'NOT_READABLE',
+        message: expect.stringMatching(/index\.json: none of its 2 shards is there \(download the weights; /),
+      });
+    }
   });
 
   it('reads a tensor that two shards hold from the one that the index names', async () => {

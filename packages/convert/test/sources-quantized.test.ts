@@ -107,6 +107,20 @@ describe('refused by name', () => {
   });
 
   it.each([
+    { quantization: { group_size: 64, bits: 4 } },
+    // As newer versions of mlx-lm write it.
+    { quantization: { group_size: 64, bits: 4 }, quantization_config: { group_size: 64, bits: 4 } },
+  ])('MLX: %j', async (stated) => {
+    await expect(open(tinyTensors(), { ...TINY_CONFIG, ...stated })).rejects.toMatchObject({
+      code: 'UNSUPPORTED',
+      message: expect.stringMatching(
+        /: quantization: the checkpoint is already quantized \(MLX, 4 bits\) \(convert the original in BF16/,
+      ),
+    });
+  });
+
+  it.each([
+    ['model.layers.0.mlp.up_proj.biases', 'MLX'],
     ['model.layers.0.mlp.up_proj.qweight', 'gptq or awq'],
     ['model.layers.0.mlp.experts.down_proj_blocks', 'mxfp4'],
     ['model.layers.0.mlp.up_proj.weight_packed', 'compressed-tensors'],

@@ -55,6 +55,7 @@ export async function openGguf(source: ByteSource): Promise<GgufModel> {
   const gguf = await readGguf(source);
   const { metadata } = gguf;
   refuseSplit(gguf);
+  refuseAdapter(gguf);
   const architecture = architectureNamed(metadata.get('general.architecture'), source.name);
   const config = configFromKeys(architecture, metadata, await factsOf(gguf, architecture), source.name);
   checkStreamCount(config, source.name);
@@ -71,6 +72,15 @@ function refuseSplit({ metadata, source }: GgufFile): void {
     field: 'split.count',
     value: count,
     remedy: 'join them with "llama-gguf-split --merge"',
+  });
+}
+
+function refuseAdapter({ metadata, source }: GgufFile): void {
+  if (metadata.get('general.type') !== 'adapter' && !metadata.has('adapter.type')) return;
+  throw new CflowError('UNSUPPORTED', 'a LoRA adapter, not a model', {
+    file: source.name,
+    field: 'general.type',
+    remedy: 'merge it into its base model with "llama-export-lora", then convert that file',
   });
 }
 

@@ -4,6 +4,7 @@ import { CflowError, type Metadata, type ModelConfig, modelTensors, PRESETS } fr
 import { errno } from '@cflow/format/node';
 import { cflow, type Family, readModelConfig, type TensorPlace } from '../families/index.js';
 import { parseJsonObject } from '../json.js';
+import { ADAPTER_FILE, adapterNotes, refuseAdapter } from './adapter.js';
 import { type CheckpointFiles, directoryFiles } from './files.js';
 import { refuseForeign } from './foreign.js';
 import { readGeneration } from './generation.js';
@@ -264,6 +265,7 @@ async function configReader(
   const file = files.at('config.json');
   const bytes = await texts.read('config.json');
   if (!bytes) {
+    refuseAdapter(await texts.read(ADAPTER_FILE), files);
     throw new CflowError('NOT_READABLE', 'missing', {
       file,
       remedy: 'name a checkpoint directory, or a preset as model',
@@ -314,7 +316,7 @@ async function vocabulary(texts: Texts) {
   return { vocabJson: await texts.read('vocab.json'), merges: await texts.read('merges.txt') };
 }
 
-/** Undefined in a dry run without weights, or without some of the shards. */
+/** Undefined in a dry run without weights. */
 async function openWeights(
   dir: string,
   files: CheckpointFiles,
@@ -322,23 +324,18 @@ async function openWeights(
   { dryRun = false, maxHeaderBytes = MAX_HEADER_BYTES }: OpenCheckpointOptions,
 ): Promise<Weights | undefined> {
   const index = await texts.read(INDEX_FILE);
-  const opened = openShardedWeights(files, index, { maxHeaderBytes });
-  const weights = await (dryRun ? opened.catch(unlessUnreadable) : opened);
-  if (weights) return weights;
+  const weights = await openShardedWeights(files, index, { maxHeaderBytes });
+  const names = await files.list();
+  if (weights) return { ...weights, notes: [...weights.notes, ...adapterNotes(names)] };
+  if (names.includes(ADAPTER_FILE)) refuseAdapter(await texts.read(ADAPTER_FILE), files);
   if (dryRun) return undefined;
-  const pickled = (await files.list()).includes('pytorch_model.bin');
+  const pickled = names.includes('pytorch_model.bin');
   throw new CflowError('NOT_READABLE', `neither ${SINGLE_FILE} nor ${INDEX_FILE}`, {
     file: dir,
     remedy: pickled
       ? 'pytorch_model.bin is not read; save the model as safetensors'
       : 'the weights are missing',
   });
-}
-
-/** Of a large model one often has the index but not the shards; a dry run is for just that. */
-function unlessUnreadable(error: unknown): undefined {
-  if (error instanceof CflowError && error.code === 'NOT_READABLE') return undefined;
-  throw error;
 }
 
 /** Reads the small files of a directory whole and remembers which there were. */

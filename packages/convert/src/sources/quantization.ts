@@ -6,6 +6,8 @@ import { isJsonObject, type JsonObject } from '../json.js';
 export interface Quantization {
   /** As config.json calls it. */
   readonly method: string;
+  /** Where it says so. */
+  readonly field: 'quantization_config' | 'quantization';
   /** Rows and columns that share one scale; null: one scale a tensor. */
   readonly block: readonly [number, number] | null;
 }
@@ -27,12 +29,22 @@ const SIGNS: readonly (readonly [RegExp, string])[] = [
   [/\.weight_packed$/, 'compressed-tensors'],
   [/_blocks$/, 'mxfp4'],
   [/\.(absmax|quant_map)$/, 'bitsandbytes'],
+  [/\.biases$/, 'MLX'],
 ];
+
+/** MLX writes a field of its own, and names no method. */
+function mlxBits({ quantization }: JsonObject): number | undefined {
+  if (!isJsonObject(quantization ?? null)) return undefined;
+  const { bits, group_size } = quantization as JsonObject;
+  return typeof bits === 'number' && typeof group_size === 'number' ? bits : undefined;
+}
 
 /** What `quantization_config` says; undefined where there is none. @throws CflowError CONFIG_INVALID */
 export function readQuantization(json: JsonObject, file: string): Quantization | undefined {
   const inner = isJsonObject(json.text_config) ? json.text_config.quantization_config : undefined;
   const stated = json.quantization_config ?? inner;
+  const mlx = mlxBits(json) ?? (isJsonObject(json.text_config) ? mlxBits(json.text_config) : undefined);
+  if (mlx !== undefined) return { method: `MLX, ${mlx} bits`, field: 'quantization', block: null };
   if (stated === undefined || stated === null) return undefined;
   const read = schema.safeParse(stated);
   if (!read.success) {
@@ -47,7 +59,8 @@ export function readQuantization(json: JsonObject, file: string): Quantization |
     );
   }
   const { quant_method, weight_block_size = [BLOCK, BLOCK] } = read.data;
-  return { method: quant_method ?? 'unknown method', block: weight_block_size };
+  const method = quant_method ?? 'unknown method';
+  return { method, field: 'quantization_config', block: weight_block_size };
 }
 
 /** @throws CflowError UNSUPPORTED for a method that is not read, by name */
@@ -55,7 +68,7 @@ export function refuseQuantized(quantization: Quantization | undefined, file: st
   if (!quantization || READABLE.includes(quantization.method)) return;
   throw new CflowError('UNSUPPORTED', `the checkpoint is already quantized (${quantization.method})`, {
     file,
-    field: 'quantization_config',
+    field: quantization.field,
     value: quantization.method,
     limit: READABLE,
     remedy: INSTEAD,

@@ -154,6 +154,7 @@ async function openShards(
       if (source) shards.push({ name, source });
       else missing.push(name);
     }
+    if (shards.length === 0) throw noShards(missing, index);
     const { tensors, problems, notes } = await collectTensors(shards, wanted, options);
     throwMisses(
       [...missing.map((name) => `shard ${name} is missing`), ...problems],
@@ -166,6 +167,18 @@ async function openShards(
     await close();
     throw error;
   }
+}
+
+function noShards(missing: readonly string[], file: string): CflowError {
+  const [first, ...others] = missing;
+  const problem =
+    others.length === 0 ? `its shard ${first} is missing` : `none of its ${missing.length} shards is there`;
+  return new CflowError('NOT_READABLE', problem, {
+    file,
+    value: missing.length,
+    remedy:
+      'download the weights; for a dry run without them, use a directory that has config.json and no index',
+  });
 }
 
 function strayNotes(stray: readonly string[], indexed: boolean): string[] {
