@@ -39,6 +39,12 @@ export interface RunOptions {
 export interface EngineSession {
   /** Passes tokens through the model; resolves to the logits after the last, [vocabSize], valid until the next run. */
   run(ids: readonly number[], options?: RunOptions): Promise<Float32Array>;
+  /**
+   * Goes back to the first `position` tokens that have passed, also after a run that failed; resolves to the position
+   * reached. It is less than asked for where a cache has lost what the next token would attend to: the caller passes the
+   * tokens between again.
+   */
+  truncate(position: number): Promise<number>;
   /** Figures so far. */
   stats(): EngineStats;
   /** Frees the caches of the sequence. */

@@ -92,10 +92,13 @@ export interface SessionStats extends EngineStats {
   readonly tokensPerSecond: number;
   /** What the first prefill took: the wait for the first token. */
   readonly firstTokenMs: number;
-  /** Median and 99th percentile of the time of one decoded token. */
+  /** Median and 99th percentile of the time of one decoded token, over the latest 4,096. */
   readonly tokenMsP50: number;
   readonly tokenMsP99: number;
 }
+
+/** Token times that percentiles are made of: the latest. */
+const KEPT_TOKEN_TIMES = 4096;
 
 /** What a session is put together from. */
 export interface SessionParts {
@@ -129,7 +132,8 @@ export class Session {
   #closed = false;
   #failure: unknown;
   #counts = { promptTokens: 0, generatedTokens: 0, prefillMs: 0, decodeMs: 0, firstTokenMs: 0 };
-  /** One value per decoded token, at most the context length. */
+  #decoded = 0;
+  /** Of the decoded tokens, the latest; a ring. */
   readonly #tokenMs: number[] = [];
 
   constructor(parts: SessionParts) {
@@ -139,6 +143,11 @@ export class Session {
   /** Tokens that have passed through the model; the last one of a generation has not. */
   get position(): number {
     return this.#position;
+  }
+
+  /** A copy of the ids of the sequence, a generated one that has not passed among them. */
+  get ids(): number[] {
+    return this.#pending === undefined ? [...this.#ids] : [...this.#ids, this.#pending];
   }
 
   /** Ids that can be generated are below this: rows beyond the tokenizer's vocabulary mean nothing. */
@@ -205,10 +214,36 @@ export class Session {
     }
   }
 
+  /**
+   * Goes back to the first `position` tokens of the sequence, a generated one that has not passed among them, and
+   * resolves to the position reached. It is less than asked for where a KV cache no longer has what the next token would
+   * attend to (sliding windows, pages on disk): pass the tokens between again. A session whose last call failed or was
+   * aborted is usable again. Figures go on counting.
+   * @throws CflowError USAGE beyond the tokens of the sequence
+   */
+  async truncate(position: number): Promise<number> {
+    check('position', position, whole(0, Number.MAX_SAFE_INTEGER));
+    this.#claim();
+    try {
+      const { length } = this.ids;
+      if (position > length) {
+        throw new CflowError('USAGE', `position ${position} is beyond the ${length} tokens of the sequence`, {
+          field: 'position',
+          value: position,
+          limit: length,
+        });
+      }
+      if (position < length || this.#failure !== undefined) await this.#truncate(position);
+      return this.ids.length;
+    } finally {
+      this.#busy = false;
+    }
+  }
+
   /** Figures so far, those of the engine among them. */
   stats(): SessionStats {
     const { decodeMs } = this.#counts;
-    const tokensPerSecond = decodeMs > 0 ? (1000 * this.#tokenMs.length) / decodeMs : 0;
+    const tokensPerSecond = decodeMs > 0 ? (1000 * this.#decoded) / decodeMs : 0;
     const sorted = Float64Array.from(this.#tokenMs).sort();
     const tokenTimes = { tokenMsP50: percentile(sorted, 0.5), tokenMsP99: percentile(sorted, 0.99) };
     return { ...this.#parts.engine.stats(), ...this.#counts, tokensPerSecond, ...tokenTimes };
@@ -323,7 +358,7 @@ export class Session {
     await this.#run([id]);
     const ms = performance.now() - start;
     this.#counts.decodeMs += ms;
-    this.#tokenMs.push(ms);
+    this.#tokenMs[this.#decoded++ % KEPT_TOKEN_TIMES] = ms;
   }
 
   async #run(ids: readonly number[], options?: PrefillOptions): Promise<void> {
@@ -338,6 +373,21 @@ export class Session {
       this.#failure = error;
       throw error;
     }
+  }
+
+  async #truncate(position: number): Promise<void> {
+    const passed = Math.min(position, this.#position);
+    // What only takes back the pending token leaves the engine where it is, and its logits are those of the position.
+    if (passed < this.#position || this.#failure !== undefined) {
+      const reached = await this.#parts.engine.truncate(passed);
+      this.#logits = undefined;
+      this.#failure = undefined;
+      if (reached < this.#position) this.#pending = undefined;
+      this.#position = reached;
+      this.#ids.length = reached;
+    }
+    if (position <= this.#position) this.#pending = undefined;
+    this.#stream = this.#parts.tokenizer?.stream(this.ids);
   }
 
   #checkIds(ids: readonly number[]): void {
@@ -376,6 +426,12 @@ export class Session {
 
   #enter(): void {
     this.#usable();
+    this.#claim();
+  }
+
+  /** Takes the session for one call, one that failed as well. */
+  #claim(): void {
+    if (this.#closed) throw new CflowError('USAGE', 'the session is closed');
     if (this.#busy) {
       throw new CflowError('USAGE', 'the session is busy: another call or generation has not ended', {
         remedy: 'await it, or create a second session',
@@ -387,7 +443,10 @@ export class Session {
   #usable(): void {
     if (this.#closed) throw new CflowError('USAGE', 'the session is closed');
     if (this.#failure !== undefined) {
-      throw new CflowError('USAGE', 'the session failed before; create a new one', { cause: this.#failure });
+      throw new CflowError('USAGE', 'the session failed before', {
+        remedy: 'truncate it to a position before, or create a new one',
+        cause: this.#failure,
+      });
     }
   }
 }

@@ -10,6 +10,7 @@ import { perplexity } from '../src/perplexity.js';
 import { Sampler } from '../src/sampling/sampler.js';
 import { Session } from '../src/session.js';
 import { goldenFile, tokenizerMetadata } from './model-file.js';
+import { stubEngine } from './stub-engine.js';
 
 let directory: string;
 let path: string;
@@ -155,11 +156,10 @@ describe('logits that are not finite', () => {
 
   it('are explained by what the session runs on', async () => {
     const { config } = await goldenFile('arch5');
-    const engine = {
+    const engine = stubEngine({
       run: async () => new Float32Array(config.vocabSize).fill(Number.NaN),
       stats: () => ({ weightBytes: 0, cacheBytes: 0, native: { cache: 'f16' } }) as never,
-      close: async () => undefined,
-    };
+    });
     const next = new Session({ config, engine }).generate({ ids: [1] }).next();
     await expect(next).rejects.toThrowError(/try --cache f32/);
   });

@@ -10,6 +10,7 @@ import { type GenerateOptions, Session } from '../src/session.js';
 import { StopStrings } from '../src/text/stop.js';
 import { TextTokenizer } from '../src/text/tokenizer.js';
 import { goldenFile } from './model-file.js';
+import { stubEngine } from './stub-engine.js';
 
 /** a to f are 0 to 5, 6 has no token, 7 is <e>. */
 const JSON_TEXT = JSON.stringify({
@@ -37,11 +38,10 @@ function sessionOf(
     config,
     defaults,
     tokenizer: new TextTokenizer(metadata),
-    engine: {
+    engine: stubEngine({
       run: async () => Float32Array.from(rows[Math.min(step++, rows.length - 1)]!),
       stats: () => ({ weightBytes: 0, cacheBytes: 0 }),
-      close: async () => undefined,
-    },
+    }),
   });
 }
 

@@ -5,6 +5,7 @@ import { negativeLogLikelihood, perplexity, splitStories } from '../src/perplexi
 import { type GeneratedToken, type GenerateOptions, Session } from '../src/session.js';
 import { goldenJson, goldenPath, loadSafetensors, type Trace } from './helpers.js';
 import { countingSource, goldenFile, modelBytes, tokenizerMetadata } from './model-file.js';
+import { stubEngine } from './stub-engine.js';
 
 const trace = goldenJson('arch2_4', 'trace.json') as Trace;
 
@@ -194,14 +195,13 @@ describe('stats', () => {
     const clock = vi.spyOn(performance, 'now').mockImplementation(() => now);
     const waits = [1, ...Array.from({ length: 100 }, (_, i) => ((i * 37) % 100) + 1)];
     const { config } = await goldenFile('arch5', {}, { contextLength: 200 });
-    const engine = {
+    const engine = stubEngine({
       run: async () => {
         now += waits.shift()!;
         return new Float32Array(config.vocabSize);
       },
       stats: () => ({ weightBytes: 1, cacheBytes: 2 }),
-      close: async () => undefined,
-    };
+    });
     const session = new Session({ config, engine });
     expect(session.stats()).toMatchObject({
       tokensPerSecond: 0,

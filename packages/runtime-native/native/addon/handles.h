@@ -37,7 +37,10 @@ class SessionHandle : public Napi::ObjectWrap<SessionHandle> {
   ~SessionHandle() override;
 
  private:
+  /// @throws Error USAGE after close, and while a call runs
+  SessionCore& idle_core() const;
   Napi::Value run(const Napi::CallbackInfo& info);
+  Napi::Value truncate(const Napi::CallbackInfo& info);
   Napi::Value cancel(const Napi::CallbackInfo& info);
   Napi::Value cache_bytes(const Napi::CallbackInfo& info);
   Napi::Value close(const Napi::CallbackInfo& info);

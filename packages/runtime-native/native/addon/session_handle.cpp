@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "handles.h"
+#include "options.h"
 
 namespace cflow {
 namespace {
@@ -23,6 +24,15 @@ std::vector<int32_t> read_ids(const Napi::Value& value, uint32_t vocab_size) {
   return ids;
 }
 
+/// The session is free for the next call; V8 hears of its memory.
+void set_free(Napi::Env env, SessionCore& core) {
+  core.busy = false;
+  if (!core.session) return;
+  const auto bytes = static_cast<int64_t>(core.session->cache_bytes());
+  Napi::MemoryManagement::AdjustExternalMemory(env, bytes - core.reported);
+  core.reported = bytes;
+}
+
 /// A job under way. JavaScript references in it are touched on the JavaScript thread only.
 class JobTask final : public Task {
  public:
@@ -33,13 +43,7 @@ class JobTask final : public Task {
         handle_(Napi::Persistent(handle)) {}
 
  private:
-  void ended(Napi::Env env) override {
-    session_->busy = false;
-    if (!session_->session) return;
-    const auto bytes = static_cast<int64_t>(session_->session->cache_bytes());
-    Napi::MemoryManagement::AdjustExternalMemory(env, bytes - session_->reported);
-    session_->reported = bytes;
-  }
+  void ended(Napi::Env env) override { set_free(env, *session_); }
 
   Napi::Value result(Napi::Env env) override {
     auto target = target_.Value().As<Napi::Float32Array>();
@@ -56,13 +60,34 @@ class JobTask final : public Task {
   const Napi::ObjectReference handle_;
 };
 
+/// Off the event loop: it may wait for the disk.
+class TruncateTask final : public Task {
+ public:
+  TruncateTask(Napi::Env env, std::shared_ptr<SessionCore> core, uint64_t position, Napi::Object handle)
+      : Task(env),
+        core_(std::move(core)),
+        session_(core_->session),
+        position_(position),
+        handle_(Napi::Persistent(handle)) {}
+
+ private:
+  void execute() override { position_ = session_->truncate(position_); }
+  void ended(Napi::Env env) override { set_free(env, *core_); }
+  Napi::Value result(Napi::Env env) override { return Napi::Number::New(env, static_cast<double>(position_)); }
+
+  const std::shared_ptr<SessionCore> core_;
+  const std::shared_ptr<Session> session_;
+  uint64_t position_;
+  const Napi::ObjectReference handle_;
+};
+
 }  // namespace
 
 Napi::Function SessionHandle::define(Napi::Env env) {
   return DefineClass(
       env, "SessionHandle",
-      {InstanceMethod<&SessionHandle::run>("run"), InstanceMethod<&SessionHandle::cancel>("cancel"),
-       InstanceMethod<&SessionHandle::cache_bytes>("cacheBytes"), InstanceMethod<&SessionHandle::close>("close")});
+      {InstanceMethod<&SessionHandle::run>("run"), InstanceMethod<&SessionHandle::truncate>("truncate"),
+       InstanceMethod<&SessionHandle::cancel>("cancel"), InstanceMethod<&SessionHandle::cache_bytes>("cacheBytes"), InstanceMethod<&SessionHandle::close>("close")});
 }
 
 Napi::Object SessionHandle::wrap(Napi::Env env, std::shared_ptr<EngineCore> engine,
@@ -90,13 +115,18 @@ SessionHandle::~SessionHandle() {
   state_->destroy(std::move(garbage_));
 }
 
+SessionCore& SessionHandle::idle_core() const {
+  if (!core_ || !core_->session) throw Error("USAGE", "the session is closed");
+  if (!engine_->engine) throw Error("USAGE", "the engine is closed");
+  if (core_->busy) throw Error("USAGE", "the session is busy");
+  return *core_;
+}
+
 /// run(ids: Int32Array, logits: Float32Array, all: boolean): Promise<void>
 Napi::Value SessionHandle::run(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   return guarded(env, [&]() -> Napi::Value {
-    if (!core_ || !core_->session) throw Error("USAGE", "the session is closed");
-    if (!engine_->engine) throw Error("USAGE", "the engine is closed");
-    if (core_->busy) throw Error("USAGE", "the session is busy");
+    idle_core();
     Job job;
     job.ids = read_ids(info[0], engine_->vocab_size);
     job.all_logits = info[2].ToBoolean();
@@ -122,6 +152,23 @@ Napi::Value SessionHandle::run(const Napi::CallbackInfo& info) {
       state_->finish(task);
     }
     return promise;
+  });
+}
+
+/// truncate(position: number): Promise<number>
+Napi::Value SessionHandle::truncate(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  return guarded(env, [&]() -> Napi::Value {
+    SessionCore& core = idle_core();
+    const auto position = whole<uint64_t>(info[0], "position", 0, UINT32_MAX);
+    auto task = std::make_unique<TruncateTask>(env, core_, position, info.This().As<Napi::Object>());
+    core.busy = true;
+    try {
+      return Tasks::start(env, std::move(task));
+    } catch (...) {
+      core.busy = false;
+      throw;
+    }
   });
 }
 

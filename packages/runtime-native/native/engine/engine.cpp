@@ -48,6 +48,22 @@ class SessionState final : public Session {
   void resume() override { cancelled.store(false, std::memory_order_relaxed); }
   uint64_t cache_bytes() const override { return bytes.load(std::memory_order_relaxed); }
 
+  uint64_t truncate(uint64_t to) override {
+    if (to > position) {
+      throw Error("USAGE", "position " + std::to_string(to) + " is beyond the " + std::to_string(position) +
+                               " tokens that have passed");
+    }
+    uint64_t reached = spill ? spill->reachable(to) : to;
+    const bool reaches = std::all_of(caches.begin(), caches.end(), [&](const KvCache& c) { return c.reaches(reached); });
+    if (!reaches) reached = 0;
+    if (spill) spill->truncate(reached);
+    for (KvCache& cache : caches) cache.truncate(reached);
+    position = reached;
+    resume();
+    count_bytes();
+    return reached;
+  }
+
   /// The most of `count` tokens whose KV cache fits its memory limit, at least 1.
   uint32_t fitting(uint32_t count) const {
     while (spill && count > 1 && !spill->fits(position, position + count)) count /= 2;
@@ -64,6 +80,11 @@ class SessionState final : public Session {
       require_memory(needed, "key/value caches");
       grow(positions);
     }
+    for (KvCache& cache : caches) cache.begin(positions);
+    count_bytes();
+  }
+
+  void count_bytes() {
     uint64_t used = spill ? spill->bytes() : 0;
     for (const KvCache& cache : caches) used += cache.bytes();
     bytes.store(used, std::memory_order_relaxed);

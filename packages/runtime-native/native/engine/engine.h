@@ -106,6 +106,11 @@ class Session {
   virtual void cancel() = 0;
   /// Takes back a cancel() that came too late for the job it was meant for. Between jobs only.
   virtual void resume() = 0;
+  /// Goes back to the first `position` tokens that have passed, between jobs only, and also after one that failed. Returns
+  /// the position reached: less where a ring has overwritten what the next token sees (then 0), or where the page of
+  /// `position` is on disk. May wait for the disk.
+  /// @throws Error USAGE beyond the tokens that have passed
+  virtual uint64_t truncate(uint64_t position) = 0;
   /// Bytes of the key/value caches. Any thread.
   virtual uint64_t cache_bytes() const = 0;
 };

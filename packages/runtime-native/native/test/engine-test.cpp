@@ -174,6 +174,50 @@ void test_concurrency(const Model& model, const TemporaryFile& file) {
   check(heard == 8, "closing answers all jobs");
 }
 
+/// A sequence that goes back and forth gives what one gives that never did; the ring has few pages, so that it loses some.
+void test_truncate(const Model& model, const TemporaryFile& file) {
+  const std::vector<int32_t> ids = prompt(kContext);
+  int lost = 0;
+  for (const unsigned batch : {1u, 7u, 512u}) {
+    auto engine = Engine::open(file.fd(), model.bytes.size(), model.program, options_with(2, find_kernels(""), batch));
+    const std::vector<float> expected = run(*engine, engine->create_session(), ids, true).logits;
+    auto session = engine->create_session();
+    check(session->truncate(0) == 0, "an empty session");
+    uint64_t position = 0;
+    Random random;
+    const auto below = [&](uint64_t n) { return static_cast<uint64_t>((random.next() + 1) / 2 * static_cast<float>(n)); };
+    for (int step = 0; step < 60; step++) {
+      const uint64_t count = std::min<uint64_t>(1 + below(90), kContext - position);
+      if (count) {
+        const auto first = ids.begin() + static_cast<ptrdiff_t>(position);
+        const Result result = run(*engine, session, {first, first + static_cast<ptrdiff_t>(count)});
+        check(result.code.empty(), "what follows a cut: " + result.code);
+        position += count;
+        check(std::equal(result.logits.begin(), result.logits.end(), expected.begin() + static_cast<ptrdiff_t>((position - 1) * kVocab)),
+              "the logits behind a cut");
+      }
+      const uint64_t before = session->cache_bytes();
+      // Near the end as well, as far as rings reach.
+      const uint64_t to = step % 2 ? below(position + 1) : position - std::min(position, below(9));
+      const uint64_t reached = session->truncate(to);
+      check(reached == to || reached == 0, "a position that was asked for, or the beginning");
+      check(session->cache_bytes() <= before && (reached || session->cache_bytes() == 0), "pages are given back");
+      lost += reached != to;
+      position = reached;
+    }
+    try {
+      session->truncate(position + 1);
+      check(false, "a position that has not passed");
+    } catch (const Error& error) {
+      check(std::string(error.code()) == "USAGE", "a position that has not passed");
+    }
+    session->cancel();
+    check(run(*engine, session, {1}).code == "INTERRUPTED", "a session that is cancelled");
+    check(session->truncate(position) == position && run(*engine, session, {1}).code.empty(), "and usable again");
+  }
+  check(lost > 0, "rings lose positions");
+}
+
 }  // namespace
 
 int main() {
@@ -186,6 +230,7 @@ int main() {
   test_f16_cache(model);
   test_refused_memory(model, file);
   test_concurrency(model, file);
+  test_truncate(model, file);
   std::printf("engine-test: %ld checks\n", checks.load());
   return 0;
 }

@@ -235,6 +235,45 @@ void test_abort() {
   check(heard, "closing answers the job");
 }
 
+/// Back and forth, with reads and writes that take their time and some that fail.
+void test_truncate() {
+  const auto ids = prompt(700);
+  const auto part = [&](uint64_t from, uint64_t to) {
+    return std::vector<int32_t>(ids.begin() + static_cast<ptrdiff_t>(from), ids.begin() + static_cast<ptrdiff_t>(to));
+  };
+  const auto whole = open(options_for(0));
+  const auto session_of_all = whole->create_session();
+  check(run(*whole, session_of_all, ids).code.empty(), "all in memory");
+  const uint64_t all_bytes = session_of_all->cache_bytes();
+  const Result expected = run(*whole, whole->create_session(), ids, true);
+  int shorter = 0;
+  for (int seed = 0; seed < 6; seed++) {
+    EngineOptions options = options_for(all_bytes * 3 / 4);
+    options.spill.io.faults = {static_cast<uint64_t>(seed), 5, 100, seed % 3 ? 4u : 0u, 0u};
+    const auto engine = open(options);
+    const auto session = engine->create_session();
+    uint64_t position = 0;
+    for (int step = 0; step < 25; step++) {
+      const uint64_t to = std::min<uint64_t>(ids.size(), position + 1 + (step * 97 + seed * 31) % 400);
+      while (position < to) {
+        // A batch at a time: one that fails has left nothing behind.
+        const uint64_t end = std::min<uint64_t>(to, position + 100);
+        const Result result = run(*engine, session, part(position, end));
+        if (!result.code.empty()) continue;
+        position = end;
+        check(std::equal(result.logits.begin(), result.logits.end(), expected.logits.begin() + static_cast<ptrdiff_t>((end - 1) * kVocab)),
+              "the output behind a cut, run " + std::to_string(seed));
+      }
+      const uint64_t asked = position - std::min<uint64_t>(position, (step * 53 + seed * 17) % (step % 4 ? 60 : 700));
+      const uint64_t reached = session->truncate(asked);
+      check(reached <= asked && (reached == 0 || asked - reached < kPositions), "a position, or the beginning of its page");
+      shorter += reached != asked && reached != 0;
+      position = reached;
+    }
+  }
+  check(shorter > 0, "some pages are on disk");
+}
+
 void test_no_directory() {
   const auto pieces = parts(500, 10);
   const Sequence all = expect(*open(options_for(0)), pieces);
@@ -285,6 +324,7 @@ int main(int count, char** values) {
   test_interleaved();
   test_faults(count > 1 ? std::atoi(values[1]) : 20);
   test_abort();
+  test_truncate();
   test_no_directory();
   test_full_disk();
   std::printf("spill-test: %ld checks\n", checks.load());

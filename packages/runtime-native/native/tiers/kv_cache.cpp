@@ -1,7 +1,5 @@
 #include "kv_cache.h"
 
-#include <algorithm>
-
 namespace cflow {
 
 namespace {
@@ -41,6 +39,20 @@ void KvCache::reserve(uint64_t positions) {
     shrink(before);
     throw;
   }
+}
+
+bool KvCache::reaches(uint64_t position) const {
+  if (position == 0 || !wrapped()) return true;
+  const uint64_t oldest = position + 1 > shape_.window ? position + 1 - shape_.window : 0;
+  return oldest >= written_ - most_pages_ * kPage;
+}
+
+void KvCache::truncate(uint64_t position) noexcept {
+  // Pages of a ring that has gone round hold what the next tokens see.
+  if (position && wrapped()) return;
+  dropped_ = std::min(dropped_, position / kPage);
+  shrink(pages_for(position));
+  written_ = position;
 }
 
 void KvCache::drop_before(uint64_t page) {

@@ -3,6 +3,7 @@
 // they are read.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -43,6 +44,13 @@ class KvCache {
   uint64_t pages_for(uint64_t positions) const;
   uint64_t page_bytes() const { return page_bytes_; }
 
+  /// A batch may write positions before `positions` from now on.
+  void begin(uint64_t positions) { written_ = std::max(written_, positions); }
+  /// Whether the cache can go back to its first `position` positions: a ring may have overwritten what the next token sees.
+  bool reaches(uint64_t position) const;
+  /// Goes back to the first `position` positions, which `reaches`, and frees the pages behind them.
+  void truncate(uint64_t position) noexcept;
+
   /// Frees the pages before `page`. Not with a window.
   void drop_before(uint64_t page);
   /// Whoever reads a page that was dropped finds it there.
@@ -59,6 +67,8 @@ class KvCache {
   uint8_t* values(uint32_t head, uint64_t position) const { return keys(head, position) + head_bytes_ / 2; }
 
  private:
+  /// Whether the ring has gone round.
+  bool wrapped() const { return shape_.window && written_ > most_pages_ * kPage; }
   uint8_t* at(uint64_t position) const {
     const uint64_t index = position / kPage % most_pages_;
     return index < dropped_ ? staged_->page(index) : page(index);
@@ -72,6 +82,8 @@ class KvCache {
   uint64_t most_pages_;
   std::vector<Block> pages_;
   uint64_t dropped_ = 0;
+  /// Positions before it may have been written since the cache was empty.
+  uint64_t written_ = 0;
   const StagedPages* staged_ = nullptr;
 };
 

@@ -213,6 +213,19 @@ void KvSpill::load(uint64_t use) {
   into.loaded = spilled_;
 }
 
+uint64_t KvSpill::reachable(uint64_t position) const {
+  const uint64_t page = position / kPage;
+  return page < spilled_ ? page * kPage : position;
+}
+
+void KvSpill::truncate(uint64_t position) {
+  if (!io_) return;
+  give_up_writes();
+  if (position / kPage >= spilled_) return;
+  restart();
+  spilled_ = position / kPage;
+}
+
 void KvSpill::call(uint32_t cache) {
   if (spilled_ == 0) return;
   for (uint64_t use = released_; use < filled_; use++) {

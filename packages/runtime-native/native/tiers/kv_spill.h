@@ -34,6 +34,12 @@ class KvSpill {
   /// @throws Error MEMORY (naming what would do), WRITE_FAILED, and what opening a file and its queue fails with
   void begin(uint64_t start, uint64_t positions);
 
+  /// The largest position up to `position` that needs no page to be appended to which is on disk.
+  uint64_t reachable(uint64_t position) const;
+  /// Between batches: goes back to the first `position` positions, which are reachable; the caches follow. Waits for what
+  /// is under way.
+  void truncate(uint64_t position);
+
   /// Where the spilled pages of a cache are from now on; whoever reads one waits for it.
   void call(uint32_t cache);
   /// The step that used them has run.

@@ -173,6 +173,10 @@ class NativeSession implements EngineSession {
     }
   }
 
+  truncate(position: number): Promise<number> {
+    return guardedAsync(this.#file, () => this.#handle.truncate(position));
+  }
+
   stats() {
     return { ...this.#engineStats(), cacheBytes: guarded(this.#file, () => this.#handle.cacheBytes()) };
   }

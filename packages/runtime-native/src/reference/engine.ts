@@ -48,6 +48,10 @@ class ReferenceSession implements EngineSession {
     return this.#interpreter.logits;
   }
 
+  async truncate(position: number): Promise<number> {
+    return this.#interpreter.truncate(position);
+  }
+
   stats() {
     return { weightBytes: this.#weightBytes(), cacheBytes: this.#interpreter.cacheBytes };
   }

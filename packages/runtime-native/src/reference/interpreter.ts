@@ -70,7 +70,17 @@ export class Interpreter {
     return [...this.#state.caches.values()].reduce((sum, c) => sum + 8 * c.capacity * c.width, 0);
   }
 
-  /** Runs one token through the plan. After an error the sequence is unusable: caches may lack a row. */
+  /** Goes back to the first `position` tokens, or to 0 where a ring has lost what the next token sees; returns which. */
+  truncate(position: number): number {
+    const caches = [...this.#state.caches.values()];
+    const reached = caches.every((cache) => cache.reaches(position)) ? position : 0;
+    for (const cache of caches) cache.truncate(reached);
+    this.#state.transfers.clear();
+    this.#state.position = reached;
+    return reached;
+  }
+
+  /** Runs one token through the plan. After an error caches may lack a row: `truncate` makes the sequence usable again. */
   async step(token: number, { logits = true, onPhase, onStep }: StepOptions = {}): Promise<void> {
     this.#state.token = token;
     for (const steps of logits ? this.#phases : this.#phasesWithoutLogits) {

@@ -8,6 +8,8 @@ export class KvCache {
   #values: Float32Array;
   #capacity: number;
   #length = 0;
+  /** The most positions that there were since the cache was empty. */
+  #written = 0;
 
   constructor(width: number, window = Number.POSITIVE_INFINITY) {
     this.width = width;
@@ -44,8 +46,21 @@ export class KvCache {
   append(key: Float32Array, value: Float32Array): void {
     if (this.#length === this.#capacity && this.#capacity < this.#limit) this.#grow();
     const at = this.offset(this.#length++);
+    this.#written = Math.max(this.#written, this.#length);
     this.#keys.set(key, at);
     this.#values.set(value, at);
+  }
+
+  /** Whether the next token of a sequence of `position` tokens would find what it sees: a ring overwrites. */
+  reaches(position: number): boolean {
+    const oldest = Math.max(0, position + 1 - this.#limit);
+    return position === 0 || oldest >= this.#written - this.#limit;
+  }
+
+  /** Goes back to the first `position` positions, which `reaches`. */
+  truncate(position: number): void {
+    this.#length = position;
+    if (position === 0 || this.#written <= this.#limit) this.#written = position;
   }
 
   #grow(): void {
