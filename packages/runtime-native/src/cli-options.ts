@@ -68,6 +68,12 @@ const OPTIONS = {
     nargs: 1,
     describe: 'text before which to stop; repeatable',
   },
+  'json-schema': {
+    type: 'string',
+    requiresArg: true,
+    describe: 'a file or a text with a JSON schema that the answer must satisfy',
+  },
+  grammar: { type: 'string', requiresArg: true, describe: 'a file with EBNF (GBNF) that it must follow' },
   logprobs: {
     type: 'number',
     requiresArg: true,

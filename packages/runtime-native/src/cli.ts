@@ -10,6 +10,7 @@ import {
   writeOutput,
 } from '@cflow/format/node';
 import { Chat } from './chat/chat.js';
+import { grammarOption } from './cli-grammar.js';
 import {
   type Arguments,
   checkArguments,
@@ -98,7 +99,8 @@ async function generate(model: Model, args: Arguments, signal: AbortSignal): Pro
   const promptIds =
     args.ids === undefined ? model.requireTokenizer().encode((await promptOf(args))!) : parseIds(args.ids);
   const seed = args.seed ?? new Sampler().seed;
-  const options: GenerateOptions = { ...generateOptions(args), ids: promptIds, seed, signal };
+  const grammar = await grammarOption(args);
+  const options: GenerateOptions = { ...generateOptions(args), grammar, ids: promptIds, seed, signal };
   const session = model.createSession();
   const tokens: GeneratedToken[] = [];
   for await (const token of session.generate(options)) {
@@ -137,7 +139,7 @@ async function promptOf({ prompt, promptFile }: Arguments): Promise<string | und
 
 /** One message from the prompt, or one for each line of the input. */
 async function chat(model: Model, args: Arguments, signal: AbortSignal): Promise<void> {
-  const options = { ...generateOptions(args), signal };
+  const options = { ...generateOptions(args), grammar: await grammarOption(args), signal };
   const conversation = new Chat(model, {
     system: args.system,
     variables: templateVariables(args),

@@ -3,6 +3,7 @@ export * from './chat/chat.js';
 export * from './chat/template.js';
 export * from './engine.js';
 export * from './engine-options.js';
+export type { GrammarSpec } from './grammar/constraint.js';
 export * from './model.js';
 export type * from './native/addon.js';
 export { addonProblem, nativeError } from './native/addon.js';

@@ -12,6 +12,7 @@ import {
   whole,
 } from '@cflow/format/node';
 import { type EngineSession, type EngineStats, interrupt } from './engine.js';
+import { constraintFor, GRAMMAR_CHECK, type GrammarSpec } from './grammar/constraint.js';
 import { type Logprobs, logprobsOf, MAX_LOGPROBS } from './sampling/logprobs.js';
 import {
   type LogitsProcessor,
@@ -40,6 +41,8 @@ export interface GenerateOptions extends SamplerOptions, ProcessorOptions {
   readonly ignoreEos?: boolean | undefined;
   /** Texts before which the generated text ends, wherever its tokens are cut. */
   readonly stop?: readonly string[] | undefined;
+  /** What the answer must be: an end-of-text token is generated where it is complete. */
+  readonly grammar?: GrammarSpec | undefined;
   /** Report the log-probability of each token, and of so many alternatives. */
   readonly logprobs?: number | undefined;
   /** Ends the generation between tokens with CflowError INTERRUPTED. */
@@ -63,6 +66,7 @@ const GENERATE_CHECKS: Checks<Omit<GenerateOptions, keyof SamplerOptions>> = {
     holds: (value) => Array.isArray(value) && value.every((each) => typeof each === 'string' && each !== ''),
     expected: 'an array of texts that are not empty',
   },
+  grammar: GRAMMAR_CHECK,
   logprobs: whole(0, MAX_LOGPROBS),
   signal: abortSignal,
 };
@@ -198,6 +202,7 @@ export class Session {
     const options = { ...this.#parts.defaults, ...present(given) };
     const sampler = new Sampler(options);
     const processors = processorsOf(options, this.#parts.config.vocabSize, this.#gaps());
+    if (options.grammar) processors.push(await this.#constraint(options.grammar, options.ignoreEos));
     this.#enter();
     try {
       const count = this.#budget(options);
@@ -300,6 +305,14 @@ export class Session {
     this.#processed.set(this.#logits!);
     for (const process of processors) process(this.#processed, { ids: this.#ids, promptLength });
     return this.#processed;
+  }
+
+  async #constraint(grammar: GrammarSpec, ignoreEos = false): Promise<LogitsProcessor> {
+    const { tokenizer } = this.#parts;
+    const problem = ignoreEos ? 'ends with an end-of-text token, which ignoreEos goes beyond' : undefined;
+    const missing = tokenizer ? undefined : 'needs a tokenizer, and the file has none that can be used';
+    if (!tokenizer || problem) throw new CflowError('USAGE', `${problem ?? missing}`, { field: 'grammar' });
+    return (await constraintFor(grammar, tokenizer, this.endIds)).processor();
   }
 
   /** Ids below `vocabLimit` that no token has. */

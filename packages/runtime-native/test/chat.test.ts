@@ -7,6 +7,7 @@ import { Chat } from '../src/chat/chat.js';
 import { type ChatMessage, ChatTemplate } from '../src/chat/template.js';
 import { main } from '../src/cli.js';
 import { Model } from '../src/model.js';
+import { CHARACTERS, character } from './character-tokenizer.js';
 import { goldenFile } from './model-file.js';
 
 const CHATML =
@@ -98,30 +99,6 @@ describe('a chat template without bounds', () => {
     expect(await new ChatTemplate({ chatTemplate: loops(3, '{{ i }}') }).render([])).toBe('012');
   });
 });
-
-/** Three special tokens, then "!" to "~" as 3 to 96; BOS in front of every text. */
-const CHARACTERS = {
-  added_tokens: ['<unk>', '<s>', '</s>'].map((content, id) => ({ id, content, special: true })),
-  normalizer: null,
-  pre_tokenizer: null,
-  post_processor: {
-    type: 'TemplateProcessing',
-    single: [{ SpecialToken: { id: '<s>', type_id: 0 } }, { Sequence: { id: 'A', type_id: 0 } }],
-    pair: [],
-    special_tokens: { '<s>': { id: '<s>', ids: [1], tokens: ['<s>'] } },
-  },
-  decoder: { type: 'Fuse' },
-  model: {
-    type: 'BPE',
-    unk_token: '<unk>',
-    vocab: Object.fromEntries([
-      ...['<unk>', '<s>', '</s>'].map((token, id) => [token, id]),
-      ...Array.from({ length: 94 }, (_, i) => [String.fromCharCode(33 + i), 3 + i]),
-    ]),
-    merges: [],
-  },
-};
-const character = (c: string) => c.charCodeAt(0) - 30;
 
 async function modelFile(chatTemplate?: string, arch = 'arch4'): Promise<string> {
   const directory = await mkdtemp(join(tmpdir(), 'cflow-chat-'));

@@ -27,6 +27,7 @@ export class TextTokenizer implements Detokenizer {
   readonly #special: ReadonlySet<string>;
   readonly #bytes: TokenBytes;
   #gaps: { readonly limit: number; readonly ids: readonly number[] } | undefined;
+  #context: { readonly id: number; readonly text: string } | undefined;
 
   /** @throws CflowError CONFIG_INVALID if the documents do not parse, UNSUPPORTED if the library cannot build them */
   constructor(metadata: TokenizerMetadata) {
@@ -110,6 +111,25 @@ export class TextTokenizer implements Detokenizer {
   bytesOf(id: number): readonly number[] | 'none' | undefined {
     const token = this.#tokenizer.id_to_token(id);
     return token === undefined || this.#special.has(token) ? 'none' : this.#bytes(token);
+  }
+
+  /** The bytes that a token adds inside a text; undefined for one that adds none, as a special token. */
+  textBytesOf(id: number): Uint8Array | undefined {
+    const bytes = this.bytesOf(id);
+    if (bytes === 'none') return undefined;
+    if (bytes) return Uint8Array.from(bytes);
+    const context = this.#someText();
+    return Buffer.from(this.decode([context.id, id]).slice(context.text.length));
+  }
+
+  /** A token that gives others the context of a text that has begun. */
+  #someText(): { readonly id: number; readonly text: string } {
+    for (let id = 0; !this.#context && id < this.vocabSize; id++) {
+      if (this.bytesOf(id) === undefined && /^[A-Za-z]+$/.test(this.decode([id])))
+        this.#context = { id, text: this.decode([id]) };
+    }
+    this.#context ??= { id: -1, text: '' };
+    return this.#context;
   }
 
   /** Text piece by piece, as it would continue after `prompt`. */
