@@ -11,7 +11,7 @@ import type { TierChoice } from './tiers/choose.js';
 export interface EngineStats {
   /** Weights in memory. */
   readonly weightBytes: number;
-  /** Key/value caches of the session. */
+  /** KV cache of the session; what it shares with a fork counts in both. */
   readonly cacheBytes: number;
   /** Of the native engine: how it runs, and its figures over all sessions. */
   readonly native?: NativeStats;
@@ -45,6 +45,8 @@ export interface EngineSession {
    * tokens between again.
    */
   truncate(position: number): Promise<number>;
+  /** A second sequence with the tokens that have passed; memory is shared until one of the two goes on. */
+  fork(): EngineSession;
   /** Figures so far. */
   stats(): EngineStats;
   /** Frees the caches of the sequence. */

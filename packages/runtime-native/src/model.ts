@@ -1,7 +1,7 @@
 import { crc32 } from 'node:zlib';
 import { type ByteSource, CflowError, type Metadata, type ModelConfig, openModel } from '@cflow/format';
 import { type Check, check, checkOptions, choice, type FileSource, openFileSource } from '@cflow/format/node';
-import type { Engine, EngineFactory } from './engine.js';
+import type { Engine, EngineFactory, EngineSession } from './engine.js';
 import type { EngineOptions } from './engine-options.js';
 import type { NativeRouting } from './native/addon.js';
 import { nativeProblem, openNativeEngine } from './native/engine.js';
@@ -107,11 +107,16 @@ export class Model {
    */
   createSession(): Session {
     if (this.#closed) throw new CflowError('USAGE', 'the model is closed');
+    return this.#adopt(this.#parts.engine.createSession());
+  }
+
+  #adopt(engine: EngineSession): Session {
     const session = new Session({
       config: this.config,
-      engine: this.#parts.engine.createSession(),
+      engine,
       tokenizer: this.tokenizer,
       defaults: this.metadata?.generation ?? {},
+      adopt: (fork) => this.#adopt(fork),
       onClose: () => forget(),
     });
     const sessions = this.#sessions;

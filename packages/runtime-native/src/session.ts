@@ -111,6 +111,8 @@ export interface SessionParts {
   readonly tokenizer?: TextTokenizer | undefined;
   /** What `generate` does where its options do not say. */
   readonly defaults?: SamplerOptions & ProcessorOptions;
+  /** Makes the session of a fork; absent = one of the same parts. */
+  readonly adopt?: (engine: EngineSession) => Session;
   /** Called once, when the session closes. */
   readonly onClose?: () => void;
 }
@@ -124,7 +126,7 @@ export class Session {
   readonly #parts: SessionParts;
   #position = 0;
   /** Ids that have passed. */
-  readonly #ids: number[] = [];
+  #ids: number[] = [];
   /** Logits that processors change. */
   #processed = new Float32Array(0);
   #logits: Float32Array | undefined;
@@ -240,6 +242,28 @@ export class Session {
       }
       if (position < length || this.#failure !== undefined) await this.#truncate(position);
       return this.ids.length;
+    } finally {
+      this.#busy = false;
+    }
+  }
+
+  /**
+   * A second session with the same tokens, which goes its own way. Memory is shared until one of the two goes on; figures of
+   * the new one begin at zero. Close both.
+   * @throws CflowError USAGE while a call runs, UNSUPPORTED if a part of the KV cache is on disk
+   */
+  fork(): Session {
+    this.#enter();
+    try {
+      const { adopt, onClose: _, ...parts } = this.#parts;
+      const engine = parts.engine.fork();
+      const fork = adopt?.(engine) ?? new Session({ ...parts, engine });
+      fork.#position = this.#position;
+      fork.#ids = [...this.#ids];
+      fork.#pending = this.#pending;
+      fork.#logits = this.#logits?.slice();
+      fork.#stream = this.#parts.tokenizer?.stream(this.ids);
+      return fork;
     } finally {
       this.#busy = false;
     }

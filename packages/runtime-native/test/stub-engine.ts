@@ -7,6 +7,7 @@ const notCalled = () => {
 
 export const stubEngine = (session: Pick<EngineSession, 'run' | 'stats'>): EngineSession => ({
   truncate: notCalled,
+  fork: notCalled,
   close: async () => undefined,
   ...session,
 });

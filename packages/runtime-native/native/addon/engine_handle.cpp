@@ -200,11 +200,7 @@ Napi::Value EngineHandle::create_session(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   return guarded(env, [&]() -> Napi::Value {
     EngineCore& core = open_core(env);
-    auto session = std::make_shared<SessionCore>();
-    session->session = core.engine->create_session();
-    std::erase_if(core.sessions, [](const auto& weak) { return weak.expired(); });
-    core.sessions.push_back(session);
-    return SessionHandle::wrap(env, core_, session);
+    return SessionHandle::wrap(env, core_, core.adopt(core.engine->create_session()));
   });
 }
 

@@ -4,6 +4,14 @@
 
 namespace cflow {
 
+std::shared_ptr<SessionCore> EngineCore::adopt(std::shared_ptr<Session> session) {
+  auto core = std::make_shared<SessionCore>();
+  core->session = std::move(session);
+  std::erase_if(sessions, [](const auto& weak) { return weak.expired(); });
+  sessions.push_back(core);
+  return core;
+}
+
 std::vector<std::shared_ptr<void>> EngineCore::take() {
   std::vector<std::shared_ptr<void>> taken;
   taken.reserve(sessions.size() + 1);

@@ -34,6 +34,8 @@ struct EngineCore {
   /// Bytes reported to V8.
   int64_t reported = 0;
 
+  /// The core of a session of this engine.
+  std::shared_ptr<SessionCore> adopt(std::shared_ptr<Session> session);
   /// Cancels every job and gives up the engine: what must be destroyed, in order, which may block.
   /// @throws std::bad_alloc, and then nothing has changed
   std::vector<std::shared_ptr<void>> take();

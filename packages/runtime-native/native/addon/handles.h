@@ -41,6 +41,7 @@ class SessionHandle : public Napi::ObjectWrap<SessionHandle> {
   SessionCore& idle_core() const;
   Napi::Value run(const Napi::CallbackInfo& info);
   Napi::Value truncate(const Napi::CallbackInfo& info);
+  Napi::Value fork(const Napi::CallbackInfo& info);
   Napi::Value cancel(const Napi::CallbackInfo& info);
   Napi::Value cache_bytes(const Napi::CallbackInfo& info);
   Napi::Value close(const Napi::CallbackInfo& info);

@@ -87,7 +87,8 @@ Napi::Function SessionHandle::define(Napi::Env env) {
   return DefineClass(
       env, "SessionHandle",
       {InstanceMethod<&SessionHandle::run>("run"), InstanceMethod<&SessionHandle::truncate>("truncate"),
-       InstanceMethod<&SessionHandle::cancel>("cancel"), InstanceMethod<&SessionHandle::cache_bytes>("cacheBytes"), InstanceMethod<&SessionHandle::close>("close")});
+       InstanceMethod<&SessionHandle::fork>("fork"), InstanceMethod<&SessionHandle::cancel>("cancel"),
+       InstanceMethod<&SessionHandle::cache_bytes>("cacheBytes"), InstanceMethod<&SessionHandle::close>("close")});
 }
 
 Napi::Object SessionHandle::wrap(Napi::Env env, std::shared_ptr<EngineCore> engine,
@@ -169,6 +170,16 @@ Napi::Value SessionHandle::truncate(const Napi::CallbackInfo& info) {
       core.busy = false;
       throw;
     }
+  });
+}
+
+/// fork(): SessionHandle
+Napi::Value SessionHandle::fork(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  return guarded(env, [&]() -> Napi::Value {
+    const auto core = engine_->adopt(engine_->engine->fork(*idle_core().session));
+    set_free(env, *core);
+    return wrap(env, engine_, core);
   });
 }
 

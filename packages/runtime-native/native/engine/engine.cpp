@@ -75,7 +75,7 @@ class SessionState final : public Session {
     const uint64_t positions = position + count;
     if (spill) spill->begin(position, positions);
     uint64_t needed = 0;
-    for (const KvCache& cache : caches) needed += cache.bytes_for(positions);
+    for (const KvCache& cache : caches) needed += cache.bytes_for(position, positions);
     if (needed) {
       require_memory(needed, "key/value caches");
       grow(positions);
@@ -102,7 +102,7 @@ class SessionState final : public Session {
     std::vector<size_t> before;
     for (const KvCache& cache : caches) before.push_back(cache.pages());
     try {
-      for (KvCache& cache : caches) cache.reserve(positions);
+      for (KvCache& cache : caches) cache.reserve(position, positions);
     } catch (...) {
       for (size_t i = 0; i < caches.size(); i++) caches[i].shrink(before[i]);
       throw;
@@ -140,6 +140,21 @@ class EngineImpl final : public Engine {
 
   std::shared_ptr<Session> create_session() override {
     return with_typed_errors([&] { return std::make_shared<SessionState>(executor_.program(), options_); });
+  }
+
+  std::shared_ptr<Session> fork(const Session& session) override {
+    return with_typed_errors([&] {
+      const auto& from = static_cast<const SessionState&>(session);
+      if (from.spill && from.spill->spilled()) {
+        throw Error("UNSUPPORTED", "a session whose KV cache is on disk in part cannot be forked",
+                    "allow more memory for keys and values, or pass its tokens to a new session");
+      }
+      auto fork = std::make_shared<SessionState>(executor_.program(), options_);
+      fork->caches = from.caches;
+      fork->position = from.position;
+      fork->count_bytes();
+      return fork;
+    });
   }
 
   void submit(std::shared_ptr<Session> session, Job job) override {

@@ -111,7 +111,7 @@ class Session {
   /// `position` is on disk. May wait for the disk.
   /// @throws Error USAGE beyond the tokens that have passed
   virtual uint64_t truncate(uint64_t position) = 0;
-  /// Bytes of the key/value caches. Any thread.
+  /// Bytes of the key/value caches; a page that a fork shares counts in each. Any thread.
   virtual uint64_t cache_bytes() const = 0;
 };
 
@@ -136,6 +136,9 @@ class Engine {
   virtual ~Engine() = default;
   /// @throws Error MEMORY
   virtual std::shared_ptr<Session> create_session() = 0;
+  /// A second sequence with the tokens of `session` so far, between its jobs; pages of the KV cache are shared until one of
+  /// the two appends to them. @throws Error MEMORY, UNSUPPORTED if some are on disk
+  virtual std::shared_ptr<Session> fork(const Session& session) = 0;
   /// Queues a job; jobs run in order. Jobs of one session must not overlap (the caller sees to that).
   /// @throws Error MEMORY, and then `done` is not called
   virtual void submit(std::shared_ptr<Session> session, Job job) = 0;

@@ -1,5 +1,8 @@
 #include "kv_cache.h"
 
+#include <cstring>
+#include <utility>
+
 namespace cflow {
 
 namespace {
@@ -25,16 +28,24 @@ uint64_t KvCache::pages_for(uint64_t positions) const {
   return std::min(most_pages_, (positions + kPage - 1) / kPage);
 }
 
-uint64_t KvCache::bytes_for(uint64_t positions) const {
+uint64_t KvCache::bytes_for(uint64_t start, uint64_t positions) const {
   const uint64_t pages = pages_for(positions);
-  return pages > pages_.size() ? (pages - pages_.size()) * page_bytes_ : 0;
+  uint64_t bytes = pages > pages_.size() ? (pages - pages_.size()) * page_bytes_ : 0;
+  each_shared(start, positions, [&](uint64_t) { bytes += page_bytes_; });
+  return bytes;
 }
 
-void KvCache::reserve(uint64_t positions) {
+void KvCache::reserve(uint64_t start, uint64_t positions) {
+  const auto page = [&] { return std::make_shared<Block>(page_bytes_, "key/value caches"); };
   const uint64_t pages = pages_for(positions);
   const size_t before = pages_.size();
   try {
-    while (pages_.size() < pages) pages_.emplace_back(page_bytes_, "key/value caches");
+    each_shared(start, positions, [&](uint64_t index) {
+      auto own = page();
+      std::memcpy(own->data(), pages_[index]->data(), page_bytes_);
+      pages_[index] = std::move(own);
+    });
+    while (pages_.size() < pages) pages_.push_back(page());
   } catch (...) {
     shrink(before);
     throw;
@@ -56,7 +67,7 @@ void KvCache::truncate(uint64_t position) noexcept {
 }
 
 void KvCache::drop_before(uint64_t page) {
-  for (; dropped_ < page; dropped_++) pages_[dropped_] = Block();
+  for (; dropped_ < page; dropped_++) pages_[dropped_].reset();
 }
 
 }  // namespace cflow

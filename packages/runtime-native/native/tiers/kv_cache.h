@@ -1,11 +1,12 @@
 // Keys and values of one attention, in pages of kPage positions that are never moved: growing allocates, it does not
-// copy. With a window the pages form a ring; without one, the oldest may have gone to disk, and stand elsewhere while
+// copy. A copy of a cache shares its pages until one of them appends to a page. With a window the pages form a ring; without one, the oldest may have gone to disk, and stand elsewhere while
 // they are read.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "../base/memory.h"
@@ -32,13 +33,15 @@ class KvCache {
   /// @param max_batch tokens that one batch appends before the first of them attends
   KvCache(const CacheShape& shape, CacheType type, uint32_t max_batch);
 
-  /// Bytes that `reserve(positions)` would allocate.
-  uint64_t bytes_for(uint64_t positions) const;
-  /// Makes room for positions 0 to positions - 1. @throws Error MEMORY, and then nothing has changed
-  void reserve(uint64_t positions);
+  /// Bytes that `reserve(start, positions)` would allocate.
+  uint64_t bytes_for(uint64_t start, uint64_t positions) const;
+  /// Makes room for positions 0 to positions - 1, and pages of its own for those from `start` on.
+  /// @throws Error MEMORY, and then nothing has changed but who owns a page
+  void reserve(uint64_t start, uint64_t positions);
   size_t pages() const { return pages_.size(); }
   /// Gives back what `reserve` added to so many pages.
   void shrink(size_t pages) noexcept { pages_.erase(pages_.begin() + static_cast<ptrdiff_t>(pages), pages_.end()); }
+  /// Of the pages that it holds, shared ones among them.
   uint64_t bytes() const { return (pages_.size() - dropped_) * page_bytes_; }
   /// Length of the ring, or what so many positions need.
   uint64_t pages_for(uint64_t positions) const;
@@ -58,7 +61,7 @@ class KvCache {
   /// The first position that was not dropped.
   uint64_t kept_from() const { return dropped_ * kPage; }
   /// A page that was not dropped.
-  uint8_t* page(uint64_t index) const { return pages_[index].data(); }
+  uint8_t* page(uint64_t index) const { return pages_[index]->data(); }
 
   const CacheShape& shape() const { return shape_; }
 
@@ -67,6 +70,16 @@ class KvCache {
   uint8_t* values(uint32_t head, uint64_t position) const { return keys(head, position) + head_bytes_ / 2; }
 
  private:
+  /// Calls visit(page) for the pages of positions from `start` on that are there and shared.
+  template <typename Visit>
+  void each_shared(uint64_t start, uint64_t positions, Visit&& visit) const {
+    const uint64_t first = start / kPage;
+    const uint64_t end = std::min((positions + kPage - 1) / kPage, first + std::min<uint64_t>(most_pages_, UINT32_MAX));
+    for (uint64_t page = first; page < end; page++) {
+      const uint64_t index = page % most_pages_;
+      if (index < pages_.size() && pages_[index].use_count() > 1) visit(index);
+    }
+  }
   /// Whether the ring has gone round.
   bool wrapped() const { return shape_.window && written_ > most_pages_ * kPage; }
   uint8_t* at(uint64_t position) const {
@@ -80,7 +93,7 @@ class KvCache {
   uint64_t page_bytes_;
   /// Length of the ring; unlimited without a window.
   uint64_t most_pages_;
-  std::vector<Block> pages_;
+  std::vector<std::shared_ptr<Block>> pages_;
   uint64_t dropped_ = 0;
   /// Positions before it may have been written since the cache was empty.
   uint64_t written_ = 0;

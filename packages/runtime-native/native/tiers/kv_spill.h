@@ -34,6 +34,8 @@ class KvSpill {
   /// @throws Error MEMORY (naming what would do), WRITE_FAILED, and what opening a file and its queue fails with
   void begin(uint64_t start, uint64_t positions);
 
+  /// Whether pages are on disk only.
+  bool spilled() const { return spilled_ > 0; }
   /// The largest position up to `position` that needs no page to be appended to which is on disk.
   uint64_t reachable(uint64_t position) const;
   /// Between batches: goes back to the first `position` positions, which are reachable; the caches follow. Waits for what

@@ -154,6 +154,8 @@ export interface SessionHandle {
   run(ids: Int32Array, logits: Float32Array, all: boolean): Promise<void>;
   /** Goes back to the first `position` tokens, or as far as the caches allow; resolves to the position reached. */
   truncate(position: number): Promise<number>;
+  /** A second sequence with the same tokens. */
+  fork(): SessionHandle;
   /** Makes a job that waits or runs end with INTERRUPTED; one that has ended is not affected, nor is the next. */
   cancel(): void;
   /** Bytes of the caches so far. */

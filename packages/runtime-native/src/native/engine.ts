@@ -160,6 +160,11 @@ class NativeSession implements EngineSession {
     this.#last = new Float32Array(vocabSize);
   }
 
+  fork(): EngineSession {
+    const handle = guarded(this.#file, () => this.#handle.fork());
+    return new NativeSession(handle, this.#vocabSize, this.#file, this.#engineStats);
+  }
+
   async run(ids: readonly number[], { signal, onLogits }: RunOptions = {}): Promise<Float32Array> {
     interrupt(signal);
     const cancel = () => this.#handle.cancel();

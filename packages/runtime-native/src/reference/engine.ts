@@ -52,6 +52,10 @@ class ReferenceSession implements EngineSession {
     return this.#interpreter.truncate(position);
   }
 
+  fork(): EngineSession {
+    return new ReferenceSession(this.#interpreter.fork(), this.#weightBytes);
+  }
+
   stats() {
     return { weightBytes: this.#weightBytes(), cacheBytes: this.#interpreter.cacheBytes };
   }

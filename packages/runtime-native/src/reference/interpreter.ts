@@ -26,6 +26,7 @@ interface NumberedStep {
 /** Executes a plan, token by token, over weights in f32. Holds what one sequence needs: buffers and key/value caches. */
 export class Interpreter {
   readonly plan: ExecutionPlan;
+  readonly #weights: WeightStore;
   readonly #buffers: ReadonlyMap<string, Float32Array>;
   readonly #state: StepState;
   readonly #phases: NumberedStep[][];
@@ -34,6 +35,7 @@ export class Interpreter {
 
   constructor(plan: ExecutionPlan, weights: WeightStore) {
     this.plan = plan;
+    this.#weights = weights;
     this.#buffers = new Map(plan.buffers.map(({ name, length }) => [name, new Float32Array(length)]));
     const steps = plan.steps.map((step, index) => ({ step, index }));
     this.#phases = byPhase(steps);
@@ -78,6 +80,14 @@ export class Interpreter {
     this.#state.transfers.clear();
     this.#state.position = reached;
     return reached;
+  }
+
+  /** A second sequence with the same tokens, whose caches are copies. */
+  fork(): Interpreter {
+    const fork = new Interpreter(this.plan, this.#weights);
+    for (const [id, cache] of this.#state.caches) fork.#state.caches.get(id)!.copyFrom(cache);
+    fork.#state.position = this.position;
+    return fork;
   }
 
   /** Runs one token through the plan. After an error caches may lack a row: `truncate` makes the sequence usable again. */

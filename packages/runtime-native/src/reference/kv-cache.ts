@@ -63,6 +63,15 @@ export class KvCache {
     if (position === 0 || this.#written <= this.#limit) this.#written = position;
   }
 
+  /** Takes over the contents of a cache of the same width and window. */
+  copyFrom(other: KvCache): void {
+    this.#keys = other.#keys.slice();
+    this.#values = other.#values.slice();
+    this.#capacity = other.#capacity;
+    this.#length = other.#length;
+    this.#written = other.#written;
+  }
+
   #grow(): void {
     this.#capacity = Math.min(2 * this.#capacity, this.#limit);
     this.#keys = enlarged(this.#keys, this.#capacity * this.width);
