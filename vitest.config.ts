@@ -3,7 +3,7 @@ import { defineConfig } from 'vitest/config';
 
 /** Tests run against the sources; only the CLI tests, which spawn a process, use dist/. */
 const source = (path: string) => fileURLToPath(new URL(`packages/${path}`, import.meta.url));
-const packages = ['format', 'convert', 'runtime-native', 'inspect', 'bench'];
+const packages = ['format', 'convert', 'runtime-native', 'inspect', 'bench', 'serve'];
 
 export default defineConfig({
   resolve: {

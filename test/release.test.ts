@@ -12,7 +12,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { openRegistry, type Packed, packAll, type Registry } from './release/registry.js';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
-const FOLDERS = ['format', 'convert', 'runtime-native', 'inspect', 'bench'] as const;
+const FOLDERS = ['format', 'convert', 'runtime-native', 'inspect', 'bench', 'serve'] as const;
 const VERSION = '0.1.0';
 const MINUTES = 60_000;
 
@@ -210,7 +210,7 @@ describe.each(['with a compiler', 'without'])('installed in an empty folder, %s'
     await copyFile(join(folder, 'a.cflow'), join(folder, 'stories.cflow'));
     const printed: Record<string, string> = {};
     // The converter's first: it makes the model that others read.
-    for (const name of ['convert', 'format', 'inspect', 'runtime-native']) {
+    for (const name of ['convert', 'format', 'inspect', 'runtime-native', 'serve']) {
       const readme = await readFile(join(folder, 'node_modules/@cflow', name, 'README.md'), 'utf8');
       await writeFile(join(folder, 'example.mjs'), /```js\n(.*?)```/s.exec(readme)![1]!);
       const { stdout } = await execute(process.execPath, ['example.mjs'], { cwd: folder, env });
@@ -221,13 +221,14 @@ describe.each(['with a compiler', 'without'])('installed in an empty folder, %s'
       format: 'stories-arch2_4 6 145\n',
       inspect: expect.stringContaining('parameters: 4202112'),
       'runtime-native': expect.stringContaining(STORY),
+      serve: expect.stringContaining(STORY),
     });
   });
 });
 
 it('its types compile in a project that has it installed', async () => {
   const folder = join(directory, 'without');
-  const names = ['format', 'format/node', 'convert', 'runtime-native', 'inspect', 'bench'];
+  const names = ['format', 'format/node', 'convert', 'runtime-native', 'inspect', 'bench', 'serve'];
   const lines = names.map((name, i) => `export * as m${i} from '@cflow/${name}';`);
   await writeFile(join(folder, 'use.ts'), lines.join('\n'));
   const tsc = join(ROOT, 'node_modules/typescript/bin/tsc');

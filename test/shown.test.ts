@@ -15,6 +15,7 @@ const PACKAGES = {
   convert: 'cflow-convert',
   inspect: 'cflow-inspect',
   bench: 'cflow-bench',
+  serve: 'cflow-serve',
   'runtime-native': 'cflow-run',
 };
 

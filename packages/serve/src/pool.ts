@@ -1,0 +1,209 @@
+/** Models within one memory budget: loaded on demand, the one used longest ago unloaded. */
+import { freemem } from 'node:os';
+import { crc32 } from 'node:zlib';
+import { CflowError, openModel } from '@cflow/format';
+import { openFileSource } from '@cflow/format/node';
+import { Model, type OpenModelOptions } from '@cflow/runtime-native';
+import type { Backend } from './backend.js';
+import { ApiError } from './errors.js';
+import { PromptEncoder } from './prompt.js';
+
+/** A model that the server offers. */
+export interface ModelSpec {
+  /** Name in requests. */
+  readonly id: string;
+  readonly path: string;
+}
+
+/** What the head of a model's file says. */
+export interface ModelInfo extends ModelSpec {
+  /** Tokens of prompt and answer. */
+  readonly contextLength: number;
+  /** Whether it has a chat template. */
+  readonly chat: boolean;
+  readonly fileBytes: number;
+}
+
+/** A model in memory. */
+export interface LoadedModel {
+  readonly info: ModelInfo;
+  readonly model: Model;
+  readonly encoder: PromptEncoder;
+  readonly backend: Backend;
+}
+
+/** A model that stays in memory until the lease is over. */
+export interface Lease extends LoadedModel {
+  release(): void;
+}
+
+/** How a pool opens models. */
+export interface PoolOptions {
+  /** Bytes that the models may take together; absent = most of what the system has left. */
+  readonly memory?: number | undefined;
+  readonly open?: OpenModelOptions | undefined;
+  readonly backend: (model: Model) => Backend;
+  /** Told of models that are loaded and unloaded. */
+  readonly onChange?: ((event: 'loaded' | 'unloaded', id: string, ms: number) => void) | undefined;
+}
+
+/** Share of the available memory that models take by default. */
+const DEFAULT_SHARE = 0.8;
+
+interface Entry {
+  readonly info: ModelInfo;
+  loading: Promise<LoadedModel> | undefined;
+  loaded: LoadedModel | undefined;
+  leases: number;
+  /** Order of use. */
+  used: number;
+}
+
+/**
+ * Reads the heads of the files.
+ * @throws CflowError as openFileSource and openModel, and USAGE for two models of one name
+ */
+export async function readModels(specs: readonly ModelSpec[]): Promise<ModelInfo[]> {
+  const twice = specs.find(({ id }, i) => specs.findIndex((other) => other.id === id) !== i);
+  if (twice) {
+    throw new CflowError('USAGE', `two models have the name "${twice.id}"`, { remedy: 'write NAME=FILE' });
+  }
+  return Promise.all(specs.map(readInfo));
+}
+
+async function readInfo(spec: ModelSpec): Promise<ModelInfo> {
+  const source = await openFileSource(spec.path);
+  try {
+    const { config, metadata } = await openModel(source, { crc32 });
+    const chat = metadata.tokenizer?.chatTemplate !== undefined;
+    return { ...spec, contextLength: config.contextLength, chat, fileBytes: source.size };
+  } finally {
+    await source.close();
+  }
+}
+
+/** Bytes that this process could still take; Node knows the limits of cgroups from 20.13 on. */
+const availableMemory = (): number => process.availableMemory?.() ?? freemem();
+
+/** The models of a server. */
+export class ModelPool {
+  readonly #entries: ReadonlyMap<string, Entry>;
+  readonly #options: PoolOptions;
+  readonly #memory: number;
+  /** Loads one after the other: two at once would both take the memory that is left. */
+  #turn: Promise<unknown> = Promise.resolve();
+  #clock = 0;
+  #onRelease: (() => void) | undefined;
+
+  constructor(infos: readonly ModelInfo[], options: PoolOptions) {
+    const entry = (info: ModelInfo): Entry => ({
+      info,
+      loading: undefined,
+      loaded: undefined,
+      leases: 0,
+      used: 0,
+    });
+    this.#entries = new Map(infos.map((info) => [info.id, entry(info)]));
+    this.#options = options;
+    this.#memory = options.memory ?? DEFAULT_SHARE * availableMemory();
+  }
+
+  /** The models, and those in memory. */
+  get models(): { readonly info: ModelInfo; readonly loaded: LoadedModel | undefined }[] {
+    return [...this.#entries.values()].map(({ info, loaded }) => ({ info, loaded }));
+  }
+
+  /** @throws ApiError 404 */
+  info(id: string): ModelInfo {
+    return this.#entry(id).info;
+  }
+
+  /**
+   * A model, loaded if it is not. Waits while others that are in use take the memory.
+   * @throws ApiError 404, CflowError as Model.open
+   */
+  async acquire(id: string): Promise<Lease> {
+    const entry = this.#entry(id);
+    entry.leases++;
+    entry.used = ++this.#clock;
+    try {
+      entry.loading ??= this.#load(entry);
+      const loaded = await entry.loading;
+      let released = false;
+      const release = () => {
+        if (released) return;
+        released = true;
+        this.#release(entry);
+      };
+      return { ...loaded, release };
+    } catch (error) {
+      this.#release(entry);
+      throw error;
+    }
+  }
+
+  /** Closes all models; nobody may use one any more. */
+  async close(): Promise<void> {
+    await this.#turn;
+    for (const entry of this.#entries.values()) if (entry.loaded) await this.#unload(entry);
+  }
+
+  #entry(id: string): Entry {
+    const entry = this.#entries.get(id);
+    if (entry) return entry;
+    const known = [...this.#entries.keys()].join(', ');
+    throw new ApiError(`there is no model "${id.slice(0, 100)}"; there are ${known}`, {
+      status: 404,
+      type: 'invalid_request_error',
+      code: 'model_not_found',
+      param: 'model',
+    });
+  }
+
+  #release(entry: Entry): void {
+    entry.leases--;
+    if (entry.leases === 0) this.#onRelease?.();
+  }
+
+  #load(entry: Entry): Promise<LoadedModel> {
+    const loading = this.#turn.then(() => this.#open(entry));
+    // What failed is tried again by the next request.
+    this.#turn = loading.catch(() => {
+      entry.loading = undefined;
+    });
+    return loading;
+  }
+
+  async #open(entry: Entry): Promise<LoadedModel> {
+    const { memory, open, backend, onChange } = this.#options;
+    await this.#makeRoom(entry.info.fileBytes);
+    const start = performance.now();
+    const model = await Model.open(entry.info.path, memory === undefined ? open : { ...open, memory });
+    const loaded = { info: entry.info, model, encoder: new PromptEncoder(model), backend: backend(model) };
+    entry.loaded = loaded;
+    onChange?.('loaded', entry.info.id, performance.now() - start);
+    return loaded;
+  }
+
+  /** Unloads until a file fits beside the others, or is alone: what does not fit even then is offloaded to disk. */
+  async #makeRoom(fileBytes: number): Promise<void> {
+    for (;;) {
+      const loaded = [...this.#entries.values()].filter((entry) => entry.loaded);
+      const taken = loaded.reduce((sum, { info }) => sum + info.fileBytes, 0);
+      if (loaded.length === 0 || taken + fileBytes <= this.#memory) return;
+      const [idle] = loaded.filter(({ leases }) => leases === 0).sort((a, b) => a.used - b.used);
+      if (idle) await this.#unload(idle);
+      else await new Promise<void>((resolve) => (this.#onRelease = resolve));
+    }
+  }
+
+  async #unload(entry: Entry): Promise<void> {
+    const { loaded, info } = entry;
+    entry.loaded = undefined;
+    entry.loading = undefined;
+    const start = performance.now();
+    await loaded?.backend.close();
+    await loaded?.model.close();
+    this.#options.onChange?.('unloaded', info.id, performance.now() - start);
+  }
+}
