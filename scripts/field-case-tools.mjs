@@ -1,7 +1,7 @@
 /** What a field case works with: a directory, checkpoints, the libraries and the commands as users run them. */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
-import { mkdirSync, mkdtempSync, writeFileSync } from 'node:fs';
+import { appendFileSync, mkdirSync, mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { text } from 'node:stream/consumers';
@@ -110,6 +110,9 @@ export function makeTools(root) {
     shapes: TINY_SHAPES,
     convert: (source, options = {}) =>
       convertLibrary.convert({ source, output: at('out.cflow'), dtype: 'f32', threads: 1, ...options }),
+    /** Another form of a file that is there. */
+    convertFile: (source, output) => convertLibrary.convert({ source, output, threads: 1 }),
+    append: (name, bytes) => appendFileSync(at(name), bytes),
     dryRun: (source, options = {}) => convertLibrary.dryRun({ source, ...options }),
     /** The message of the error that the work must end in; `code` as in ERRORS, `words` all in the message. */
     refused: async (work, code, ...words) => {

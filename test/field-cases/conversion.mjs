@@ -197,6 +197,17 @@ export default [
     },
   },
   {
+    id: 37,
+    kind: 'a GGUF with a byte behind its last tensor',
+    test: 'packages/convert/test/gguf-notes.test.ts',
+    run: async (t) => {
+      await t.convert(t.checkpoint('model'));
+      await t.convertFile(t.at('out.cflow'), t.at('out.gguf'));
+      t.append('out.gguf', Buffer.alloc(1));
+      return t.refused(t.dryRun(t.at('out.gguf')), 'FORMAT_INVALID', '1 byte after the last tensor');
+    },
+  },
+  {
     id: 'hostile',
     kind: '65,535 layers of 255 experts',
     test: FAMILIES,

@@ -229,3 +229,42 @@ export async function ours(path: string, name: string): Promise<number[]> {
 
 export const rowsOf = (values: number[], cols: number) =>
   Array.from({ length: values.length / cols }, (_, row) => values.slice(row * cols, (row + 1) * cols));
+
+/** A llama of one layer by hand: hidden 32, 2 heads of 16, ffn 64, vocabulary 40. */
+export function handmade(type: number, encode: (values: number[]) => Uint8Array) {
+  const shapes: Record<string, number[]> = {
+    'token_embd.weight': [32, 40],
+    'output_norm.weight': [32],
+    'blk.0.attn_norm.weight': [32],
+    'blk.0.ffn_norm.weight': [32],
+    'blk.0.attn_q.weight': [32, 32],
+    'blk.0.attn_k.weight': [32, 16],
+    'blk.0.attn_v.weight': [32, 16],
+    'blk.0.attn_output.weight': [32, 32],
+    'blk.0.ffn_gate.weight': [32, 64],
+    'blk.0.ffn_up.weight': [32, 64],
+    'blk.0.ffn_down.weight': [64, 32],
+  };
+  const tensors = Object.entries(shapes).map(([name, dims], salt) => {
+    const values = noise(
+      dims.reduce((a, b) => a * b, 1),
+      salt,
+    );
+    const matrix = dims.length > 1;
+    const bytes = matrix ? encode(values) : new Uint8Array(Float32Array.from(values).buffer);
+    return [name, { dims, type: matrix ? type : 0, bytes }] as [string, TestGgufTensor];
+  });
+  const metadata = {
+    'general.architecture': text('llama'),
+    'llama.block_count': u32(1),
+    'llama.context_length': u32(64),
+    'llama.embedding_length': u32(32),
+    'llama.feed_forward_length': u32(64),
+    'llama.attention.head_count': u32(2),
+    'llama.attention.head_count_kv': u32(1),
+    'llama.attention.layer_norm_rms_epsilon': f32(1e-6),
+  };
+  return { metadata, tensors: Object.fromEntries(tensors) };
+}
+
+export const f32Bytes = (values: number[]) => new Uint8Array(Float32Array.from(values).buffer);

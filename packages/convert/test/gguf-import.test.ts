@@ -5,8 +5,9 @@ import { describe, expect, it } from 'vitest';
 import { openGguf } from '../src/index.js';
 import {
   beside,
-  f32,
+  f32Bytes,
   ggufFile,
+  handmade,
   inMemory,
   list,
   noise,
@@ -14,53 +15,14 @@ import {
   rowsOf,
   run,
   saved,
-  type TestGgufTensor,
   text,
   u32,
 } from './gguf-fixture.js';
-
-/** A llama of one layer in the hand of this test: hidden 32, 2 heads of 16, ffn 64, vocabulary 40. */
-function handmade(type: number, encode: (values: number[]) => Uint8Array) {
-  const shapes: Record<string, number[]> = {
-    'token_embd.weight': [32, 40],
-    'output_norm.weight': [32],
-    'blk.0.attn_norm.weight': [32],
-    'blk.0.ffn_norm.weight': [32],
-    'blk.0.attn_q.weight': [32, 32],
-    'blk.0.attn_k.weight': [32, 16],
-    'blk.0.attn_v.weight': [32, 16],
-    'blk.0.attn_output.weight': [32, 32],
-    'blk.0.ffn_gate.weight': [32, 64],
-    'blk.0.ffn_up.weight': [32, 64],
-    'blk.0.ffn_down.weight': [64, 32],
-  };
-  const tensors = Object.entries(shapes).map(([name, dims], salt) => {
-    const values = noise(
-      dims.reduce((a, b) => a * b, 1),
-      salt,
-    );
-    const matrix = dims.length > 1;
-    const bytes = matrix ? encode(values) : new Uint8Array(Float32Array.from(values).buffer);
-    return [name, { dims, type: matrix ? type : 0, bytes }] as [string, TestGgufTensor];
-  });
-  const metadata = {
-    'general.architecture': text('llama'),
-    'llama.block_count': u32(1),
-    'llama.context_length': u32(64),
-    'llama.embedding_length': u32(32),
-    'llama.feed_forward_length': u32(64),
-    'llama.attention.head_count': u32(2),
-    'llama.attention.head_count_kv': u32(1),
-    'llama.attention.layer_norm_rms_epsilon': f32(1e-6),
-  };
-  return { metadata, tensors: Object.fromEntries(tensors) };
-}
 
 const bf16 = (values: number[]) => {
   const words = new Uint32Array(Float32Array.from(values).buffer);
   return new Uint8Array(Uint16Array.from(words, (word) => word >>> 16).buffer);
 };
-const f32Bytes = (values: number[]) => new Uint8Array(Float32Array.from(values).buffer);
 const keptOfBf16 = (value: number) => {
   const word = new Uint32Array(Float32Array.of(value).buffer);
   word[0]! &= 0xffff0000;

@@ -216,7 +216,8 @@ export function typeNotes({ config, tensors, dtype: usual }: GgufModel, asked: D
   const weights = [...changed.values()].reduce((sum, each) => sum + each.weights, 0);
   const count = changed.size === 1 ? '1 tensor changes its' : `${changed.size} tensors change their`;
   const share = ((100 * weights) / all).toFixed(1);
-  const total = `${count} type to ${dtype}: ${share} % of the weights${asked ? '' : '; --dtype f32 keeps all of them'}`;
+  const advice = asked || dtype === 'f32' ? '' : '; --dtype f32 keeps all of them';
+  const total = `${count} type to ${dtype}: ${share} % of the weights${advice}`;
   return asked ? [total] : [...lines, total];
 }
 

@@ -18,7 +18,8 @@ const CASED = cased('');
 const CASED_CONTRACTED = cased(`${CONTRACTIONS}?`);
 
 const GPT2 = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)";
-const DEEPSEEK_FIRST = ['\\p{N}{1,3}', '[一-龥぀-ゟ゠-ヿ]+'];
+/** Digits stand alone, those of every script; tokenizer.json may say it as a step of the type Digits. */
+export const DIGIT = '\\p{N}';
 const DEEPSEEK_V3 =
   '[!"#$%&\'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+';
 
@@ -26,46 +27,34 @@ const DEEPSEEK_V3 =
 export interface PreTokenizer {
   /** tokenizer.ggml.pre; the first row that fits is written. */
   readonly pre: string;
-  /** The regular expression of tokenizer.json; absent: that of GPT-2, which ByteLevel has built in. */
-  readonly pattern?: string;
-  /** Digits stand alone. */
-  readonly digits?: boolean;
-  /** Regular expressions that cut before the pattern does. */
-  readonly first?: readonly string[];
+  /** Regular expressions, each of which cuts what those before it left. */
+  readonly splits: readonly string[];
+  /** Whether that of GPT-2 cuts behind them, which the ByteLevel of tokenizer.json has built in. */
+  readonly gpt2?: true;
   /** BOS goes in front of a text unless the file says otherwise. */
-  readonly addsBos?: boolean;
+  readonly addsBos?: true;
   /** A piece that is in the vocabulary is not merged up to: model.ignore_merges. */
-  readonly ignoreMerges: boolean;
+  readonly ignoreMerges?: true;
 }
 
 /** Those of llama.cpp that our families use. */
 export const PRE_TOKENIZERS: readonly PreTokenizer[] = [
   {
     pre: 'llama-bpe',
-    pattern: `${CONTRACTIONS}|${LETTERS}|\\p{N}{1,3}|${REST}`,
+    splits: [`${CONTRACTIONS}|${LETTERS}|\\p{N}{1,3}|${REST}`],
     ignoreMerges: true,
     addsBos: true,
   },
-  { pre: 'dbrx', pattern: `${CONTRACTIONS}|${LETTERS}|\\p{N}{1,3}|${REST}`, ignoreMerges: false },
-  { pre: 'qwen2', pattern: `${CONTRACTIONS}|${LETTERS}|\\p{N}|${REST}`, ignoreMerges: false },
-  { pre: 'gpt-2', ignoreMerges: false },
-  { pre: 'olmo', ignoreMerges: false },
-  { pre: 'smollm', digits: true, ignoreMerges: false },
-  { pre: 'default', ignoreMerges: false },
-  {
-    pre: 'tekken',
-    pattern: `${CASED}|\\p{N}|${SLASHES}`,
-    ignoreMerges: true,
-    addsBos: true,
-  },
-  { pre: 'gpt-4o', pattern: `${CASED_CONTRACTED}|\\p{N}{1,3}|${SLASHES}`, ignoreMerges: false },
-  { pre: 'deepseek-v3', first: DEEPSEEK_FIRST, pattern: DEEPSEEK_V3, ignoreMerges: false },
-  {
-    pre: 'falcon',
-    first: ['[\\p{P}\\$\\+<=>\\^~\\|`]+', GPT2],
-    pattern: '[0-9][0-9][0-9]',
-    ignoreMerges: false,
-  },
+  { pre: 'dbrx', splits: [`${CONTRACTIONS}|${LETTERS}|\\p{N}{1,3}|${REST}`] },
+  { pre: 'qwen2', splits: [`${CONTRACTIONS}|${LETTERS}|\\p{N}|${REST}`] },
+  { pre: 'gpt-2', splits: [], gpt2: true },
+  { pre: 'olmo', splits: [], gpt2: true },
+  { pre: 'smollm', splits: [DIGIT], gpt2: true },
+  { pre: 'default', splits: ['[\\p{P}\\$\\+<=>\\^~\\|]+', GPT2, '\\p{N}+', '[0-9][0-9][0-9]'] },
+  { pre: 'tekken', splits: [`${CASED}|\\p{N}|${SLASHES}`], ignoreMerges: true, addsBos: true },
+  { pre: 'gpt-4o', splits: [`${CASED_CONTRACTED}|\\p{N}{1,3}|${SLASHES}`] },
+  { pre: 'deepseek-v3', splits: ['\\p{N}{1,3}', '[一-龥぀-ゟ゠-ヿ]+', DEEPSEEK_V3] },
+  { pre: 'falcon', splits: ['[\\p{P}\\$\\+<=>\\^~\\|`]+', GPT2, '[0-9][0-9][0-9]'] },
 ];
 
 /** Other names of the same pre-tokenizers, as llama.cpp reads them. */

@@ -3,7 +3,7 @@ import { CflowError, type Metadata, type ModelConfig } from '@cflow/format';
 import { z } from 'zod';
 import { EOS_IDS_KEY } from './keys.js';
 import type { GgufEntry } from './schema.js';
-import { byteOf, PRE_TOKENIZERS, SPACE, TOKEN_TYPES } from './tokenizer-common.js';
+import { byteOf, DIGIT, PRE_TOKENIZERS, SPACE, TOKEN_TYPES } from './tokenizer-common.js';
 import { placeholderTokenizer } from './tokenizer-placeholder.js';
 
 type Tokenizer = NonNullable<Metadata['tokenizer']>;
@@ -160,21 +160,25 @@ function stepsOf(of: Step | null | undefined, inner: string): readonly Step[] {
 
 function preTokenizerOf(json: Json): string | undefined {
   const steps = stepsOf(json.pre_tokenizer, 'pretokenizers');
-  if (!steps.some(({ type }) => type === 'ByteLevel')) return undefined;
-  if (steps.some(({ type }) => !['ByteLevel', 'Split', 'Digits'].includes(type))) return undefined;
-  const splits = steps.filter(({ type }) => type === 'Split');
-  if (splits.length > 1) return undefined;
-  const pattern = z.looseObject({ Regex: z.string() }).safeParse(splits[0]?.pattern).data?.Regex;
-  if (splits.length && pattern === undefined) return undefined;
-  const digits = steps.some(({ type }) => type === 'Digits');
+  const byteLevel = steps.at(-1);
+  if (byteLevel?.type !== 'ByteLevel') return undefined;
+  const splits = steps.slice(0, -1).map(splitOf);
+  const gpt2 = byteLevel.use_regex !== false;
   const ignoreMerges = json.model.ignore_merges ?? false;
   return PRE_TOKENIZERS.find(
     (row) =>
-      row.first === undefined &&
-      row.pattern === pattern &&
-      (row.digits ?? false) === digits &&
-      row.ignoreMerges === ignoreMerges,
+      row.splits.length === splits.length &&
+      row.splits.every((pattern, i) => pattern === splits[i]) &&
+      (row.gpt2 ?? false) === gpt2 &&
+      (row.ignoreMerges ?? false) === ignoreMerges,
   )?.pre;
+}
+
+/** The regular expression of a step that cuts; undefined for other steps. */
+function splitOf({ type, pattern, individual_digits }: Step): string | undefined {
+  if (type === 'Digits') return individual_digits === true ? DIGIT : undefined;
+  if (type !== 'Split') return undefined;
+  return z.looseObject({ Regex: z.string() }).safeParse(pattern).data?.Regex;
 }
 
 /** Ids that the configuration, tokenizer_config.json or the post-processor name, as far as the embedding has rows. */

@@ -36,13 +36,20 @@ export function importTokenizer(values: Values, file: string): ImportedTokenizer
     },
     (name) => `${file}: ${name}`,
   );
-  return tokenizer ? { tokenizer, notes: [] } : { notes: [] };
+  const guessed =
+    made !== original && values.get('tokenizer.ggml.model') === 'gpt2' && !values.has('tokenizer.ggml.pre');
+  const notes = guessed
+    ? [
+        `tokenizer.ggml.pre is missing: texts are cut as by llama.cpp's ${DEFAULT}, which may not be the model's`,
+      ]
+    : [];
+  return tokenizer ? { tokenizer, notes } : { notes: [] };
 }
 
 function whyNot(values: Values): string {
   const model = values.get('tokenizer.ggml.model') ?? 'none';
   if (model !== 'gpt2') return `of the kinds in GGUF ${JSON.stringify(model)} is not read`;
-  const pre = values.get('tokenizer.ggml.pre') ?? 'default';
+  const pre = values.get('tokenizer.ggml.pre') ?? DEFAULT;
   return `the pre-tokenizer ${JSON.stringify(pre)} (tokenizer.ggml.pre) is not known, or its merges are missing`;
 }
 
@@ -80,6 +87,9 @@ function madeJson(values: Values, file: string): string | undefined {
   const json = make({ values, file, tokens, types });
   return json && JSON.stringify(json);
 }
+
+/** What llama.cpp takes where a file names no pre-tokenizer. */
+const DEFAULT = 'default';
 
 const isText = (value: unknown): value is string => typeof value === 'string';
 const isNumber = (value: unknown): value is number => typeof value === 'number';
@@ -217,7 +227,7 @@ function mergesOf(
 
 function byteLevelJson(vocabulary: Vocabulary): object | undefined {
   const { values, file } = vocabulary;
-  const pre = preTokenizer(values.get('tokenizer.ggml.pre') ?? 'default');
+  const pre = preTokenizer(values.get('tokenizer.ggml.pre') ?? DEFAULT);
   const merges = list(values, 'merges', isText, file);
   if (!pre || !merges) return undefined;
   const split = (pattern: string) => ({
@@ -227,10 +237,8 @@ function byteLevelJson(vocabulary: Vocabulary): object | undefined {
     invert: false,
   });
   const steps = [
-    ...(pre.first ?? []).map(split),
-    ...(pre.pattern ? [split(pre.pattern)] : []),
-    ...(pre.digits ? [{ type: 'Digits', individual_digits: true }] : []),
-    { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: !pre.pattern },
+    ...pre.splits.map(split),
+    { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: pre.gpt2 ?? false },
   ];
   return {
     ...FRAME,
@@ -247,7 +255,7 @@ function byteLevelJson(vocabulary: Vocabulary): object | undefined {
       end_of_word_suffix: null,
       fuse_unk: false,
       byte_fallback: false,
-      ignore_merges: pre.ignoreMerges,
+      ignore_merges: pre.ignoreMerges ?? false,
       vocab: Object.fromEntries(vocabOf(vocabulary)),
       merges: merges.map((merge) => merge.split(' ', 2)),
     },
