@@ -20,7 +20,7 @@ import { ggufConversion, isGguf } from './gguf/convert-gguf.js';
 import { hubRemedy, isHubName, looksLikeRepository } from './hub/name.js';
 import { openSource } from './hub/open.js';
 import type { Download } from './hub/options.js';
-import { refuseNotes, zeroedNotes } from './notes.js';
+import { refuseNotes, withNotes, zeroedNotes } from './notes.js';
 import {
   type ConvertOptions,
   type ConvertRequest,
@@ -90,7 +90,9 @@ export async function convert(request: ConvertRequest): Promise<ConvertResult> {
   checkRequest(request);
   await checkOutput(request);
   const removed = await removeOrphans(resolve(request.output));
-  const result = await converted(request);
+  const result = await converted(request).catch((error: unknown) => {
+    throw withNotes(error, removed);
+  });
   return { ...result, notes: [...removed, ...result.notes] };
 }
 

@@ -1,5 +1,5 @@
 /** What a conversion ignored, derived from a default, dropped or changed: said in one list, refused under --strict. */
-import { CflowError } from '@cflow/format';
+import { asCflowError, CflowError } from '@cflow/format';
 
 /**
  * @param strict whether notes are errors
@@ -14,6 +14,13 @@ export function refuseNotes(notes: readonly string[], strict: boolean, file: str
     value: notes,
     remedy: 'state in config.json what is meant, or convert without --strict',
   });
+}
+
+/** An error that also says what was done before it. */
+export function withNotes(error: unknown, notes: readonly string[]): unknown {
+  if (notes.length === 0) return error;
+  const { code, problem, details } = asCflowError(error);
+  return new CflowError(code, problem, { ...details, notes });
 }
 
 /** What --allow-nonfinite did to the weights. */

@@ -225,6 +225,8 @@ describe('llama', () => {
     const started = process.memoryUsage().heapUsed;
     expect(() => read(huge)).toThrow('65535 layers with 255 experts are 16842495 streams, at most 262144');
     expect(process.memoryUsage().heapUsed - started).toBeLessThan(50e6);
+    // Of 65,535 layers one is dense, however often it is named: 65,535 · 2 + 65,534 · 255.
+    expect(() => read({ ...huge, mlp_only_layers: Array(65_535).fill(0) })).toThrow('are 16842240 streams');
     expect(() => read({ ...huge, num_experts: 255_000 })).toThrow('num_experts: ');
   });
 

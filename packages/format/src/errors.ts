@@ -47,6 +47,8 @@ export interface ErrorDetails {
   value?: unknown;
   limit?: unknown;
   remedy?: string | undefined;
+  /** What had happened before, and stands all the same. */
+  notes?: readonly string[] | undefined;
   cause?: unknown;
 }
 
@@ -70,11 +72,12 @@ export class CflowError extends Error {
   }
 }
 
-function sentence(problem: string, { file, field, offset, remedy }: ErrorDetails): string {
+function sentence(problem: string, { file, field, offset, remedy, notes = [] }: ErrorDetails): string {
   const where = [file, field, offset === undefined ? undefined : `at byte ${offset}`]
     .filter(Boolean)
     .join(': ');
-  return `${where ? `${where}: ` : ''}${problem}${remedy ? ` (${remedy})` : ''}`;
+  const said = `${where ? `${where}: ` : ''}${problem}${remedy ? ` (${remedy})` : ''}`;
+  return [said, ...notes.map((note) => `note: ${note}`)].join('; ');
 }
 
 /** Any thrown value as a CflowError; what is not one is a defect of ours, and is called that. */

@@ -144,12 +144,10 @@ const STREAMS_PER_LAYER = 2;
 /** Counted before anything is built: a hostile configuration costs nothing. @throws CflowError LIMIT_EXCEEDED */
 function refuseTooMany(row: DecoderRow, fields: DecoderJson, file: string): void {
   const experts = row.experts ? (fields.num_experts ?? 0) : 0;
-  const dense = fields.mlp_only_layers?.length ?? 0;
-  const sparse = Math.max(
-    0,
-    Math.floor(fields.num_hidden_layers / (fields.decoder_sparse_step ?? 1)) - dense,
-  );
-  const streams = fields.num_hidden_layers * STREAMS_PER_LAYER + sparse * experts;
+  let streams = fields.num_hidden_layers * STREAMS_PER_LAYER;
+  for (let layer = 0; layer < fields.num_hidden_layers; layer++) {
+    if (row.experts?.has?.(fields, layer) ?? true) streams += experts;
+  }
   if (streams <= MAX_STREAMS) return;
   throw new CflowError(
     'LIMIT_EXCEEDED',

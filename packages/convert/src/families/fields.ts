@@ -112,7 +112,7 @@ export const decoderSchema = z.object({
   moe_intermediate_size: optionalCount,
   norm_topk_prob: z.boolean().nullish(),
   decoder_sparse_step: optionalCount,
-  mlp_only_layers: perLayer.nullish(),
+  mlp_only_layers: perLayer.transform((layers) => new Set(layers)).nullish(),
   enable_moe_block: z.boolean().nullish(),
   clip_qkv: limit.nullish(),
   query_pre_attn_scalar: unlessNone(limit),

@@ -113,7 +113,7 @@ const QWEN_EXPERTS: ExpertsRow = {
   dim: 'moe_intermediate_size',
   normalize: (fields) => fields.norm_topk_prob ?? false,
   has: ({ mlp_only_layers, decoder_sparse_step }, layer) =>
-    !mlp_only_layers?.includes(layer) && (layer + 1) % (decoder_sparse_step ?? 1) === 0,
+    !mlp_only_layers?.has(layer) && (layer + 1) % (decoder_sparse_step ?? 1) === 0,
 };
 const qwen3Moe: DecoderRow = {
   ...qwen3,

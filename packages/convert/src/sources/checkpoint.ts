@@ -1,6 +1,13 @@
 /** A checkpoint directory as the converter sees it: a configuration and tensors by canonical name. */
 import { stat } from 'node:fs/promises';
-import { CflowError, type Metadata, type ModelConfig, modelTensors, PRESETS } from '@cflow/format';
+import {
+  CflowError,
+  checkStreamCount,
+  type Metadata,
+  type ModelConfig,
+  modelTensors,
+  PRESETS,
+} from '@cflow/format';
 import { errno } from '@cflow/format/node';
 import { cflow, type Family, readModelConfig, type TensorPlace } from '../families/index.js';
 import { parseJsonObject } from '../json.js';
@@ -8,7 +15,7 @@ import { ADAPTER_FILE, adapterNotes, refuseAdapter } from './adapter.js';
 import { type CheckpointFiles, directoryFiles } from './files.js';
 import { refuseForeign } from './foreign.js';
 import { readGeneration } from './generation.js';
-import { tensorLedger, tensorPlaces, throwMismatches } from './ledger.js';
+import { tensorLedger, throwMismatches } from './ledger.js';
 import { type BlockScales, PlacedTensor, Slabs } from './placed.js';
 import {
   type Quantization,
@@ -118,8 +125,8 @@ export async function openCheckpoint(
     const model = { name: files.origin, path, quantization, tokenizer, generation, texts, weights };
     // Without weights nothing is converted, and sizes are those of the model before it was quantized.
     if (!weights) {
-      const places = tensorPlaces(read.config, family, path);
-      return checkpointSource({ ...model, config: read.config, places, scales: new Map(), notes });
+      checkStreamCount(read.config, path);
+      return checkpointSource({ ...model, config: read.config, places: new Map(), scales: new Map(), notes });
     }
     refuseQuantized(quantization, files.at('config.json'));
     refuseQuantizedNames(weights.tensors.keys(), path);
@@ -162,7 +169,7 @@ interface Found {
 
 /** Finds tensors by canonical name, each once. */
 function finder({ path, config, weights, places, scales }: Parts): (canonical: string) => Found {
-  const shapes = new Map(modelTensors(config).map(({ name, shape }) => [name, shape]));
+  let shapes: ReadonlyMap<string, readonly number[]> | undefined;
   const found = new Map<string, Found>();
   return (canonical) => {
     const known = found.get(canonical);
@@ -174,6 +181,7 @@ function finder({ path, config, weights, places, scales }: Parts): (canonical: s
       throw new CflowError('INTERNAL', problem, { file: path, field: canonical });
     }
     const placed = new PlacedTensor(place, stored, scalesOf(place, weights!, scales));
+    shapes ??= new Map(modelTensors(config).map(({ name, shape }) => [name, shape]));
     const tensor = { stored, shape: shapes.get(canonical)!, placed };
     found.set(canonical, tensor);
     return tensor;
