@@ -85,10 +85,14 @@ function styleList({ COMBINE_STYLES }) {
 /** What belongs between the markers, by name. `format` is the module @cflow/format. */
 export function sections(format) {
   return {
-    ...Object.fromEntries(format.STRUCTS.map((struct) => [struct.name, structTable(struct)])),
+    ...Object.fromEntries(
+      [...format.STRUCTS, ...format.STRUCTS_6].map((struct) => [struct.name, structTable(struct)]),
+    ),
     dtypes: dtypeTable(format),
     matrices: matrixList(format),
     combineStyles: styleList(format),
+    sectionKinds: `\`kind\` of a section: ${idList(format.SECTION_KINDS)}.`,
+    streamKinds: `\`kind\` of a stream: ${idList(Object.fromEntries(format.STREAM_KINDS.map((name, id) => [name, id])))}.`,
     limits: limitTable(format),
     exitCodes: exitCodeTable(format),
   };

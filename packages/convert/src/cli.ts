@@ -1,4 +1,4 @@
-import { CflowError, DTYPE_NAMES, exitCodeHelp, PRESETS } from '@cflow/format';
+import { CflowError, DTYPE_NAMES, exitCodeHelp, FORMAT_VERSIONS, PRESETS } from '@cflow/format';
 import { runCommand, usageError, writeOutput } from '@cflow/format/node';
 import { threadBudget } from '@cflow/runtime-native';
 import cliProgress from 'cli-progress';
@@ -11,7 +11,7 @@ import { retryNotice } from './retry-notice.js';
 /** For suggestions where one is misspelt. */
 const OPTION_NAMES = [
   ...['model', 'dtype', 'scale-search', 'allow-nonfinite', 'dry-run', 'json', 'verify', 'threads'],
-  ...['resume', 'cache', 'overwrite', 'help', 'version'],
+  ...['format-version', 'resume', 'cache', 'overwrite', 'help', 'version'],
 ];
 
 function parser(argv: string[], defaultThreads: number) {
@@ -49,6 +49,12 @@ function parser(argv: string[], defaultThreads: number) {
     .option('dtype', {
       choices: DTYPE_NAMES,
       describe: `tile dtype [default: ${CONVERT_DEFAULTS.dtype}; of a .gguf: what most of its weights have]`,
+    })
+    .option('format-version', {
+      type: 'number',
+      choices: FORMAT_VERSIONS,
+      describe:
+        'version of the format [default: 5 where it can hold the model, else 6; of a .cflow or .vflow: its own]',
     })
     .option('scale-search', {
       type: 'boolean',
@@ -118,6 +124,7 @@ async function run(argv: string[]): Promise<number> {
   const common = {
     ...(args.model === undefined ? {} : { model: args.model }),
     ...(args.dtype === undefined ? {} : { dtype: args.dtype }),
+    ...(args.formatVersion === undefined ? {} : { formatVersion: args.formatVersion }),
     ...(args.scaleSearch === undefined ? {} : { scaleSearch: args.scaleSearch }),
     ...(args.allowNonfinite === undefined ? {} : { zeroNonfinite: true }),
     ...(args.resume === undefined ? {} : { resume: args.resume }),

@@ -2,6 +2,8 @@ import { stat } from 'node:fs/promises';
 import { basename, dirname, extname, resolve } from 'node:path';
 import { crc32 } from 'node:zlib';
 import {
+  beyondInWords,
+  beyondVersion5,
   CflowError,
   exportSafetensors,
   type Layout,
@@ -77,9 +79,21 @@ export function draftMetadata(
 /** The layout that a conversion would write; nothing is written. */
 export function plannedLayout(
   draft: MetadataDraft,
-  options: Pick<ConvertOptions, 'dtype' | 'container'>,
+  { dtype, container, formatVersion: version }: PlanOptions,
 ): Layout {
-  return new ModelWriter(NO_SINK, { ...options, metadata: draft, crc32 }).layout;
+  return new ModelWriter(NO_SINK, { dtype, container, version, metadata: draft, crc32 }).layout;
+}
+
+/** What a layout depends on besides the metadata. */
+export type PlanOptions = Pick<ConvertOptions, 'dtype' | 'container' | 'formatVersion'>;
+
+/** Says why a file is of version 6 although nobody asked for it. */
+export function versionNotes(
+  config: ModelConfig,
+  { formatVersion }: Pick<ConvertOptions, 'formatVersion'>,
+): string[] {
+  const beyond = formatVersion === undefined ? beyondVersion5(config) : undefined;
+  return beyond ? [`written as version 6 of the format: ${beyondInWords(beyond)}`] : [];
 }
 
 /**
@@ -107,7 +121,7 @@ async function checkOutput({ source, output, overwrite = false }: ConvertRequest
 }
 
 async function converted(request: ConvertRequest): Promise<ConvertResult> {
-  const gguf = ggufConversion(request, { draftMetadata, writeAtomically });
+  const gguf = ggufConversion(request, { draftMetadata, versionNotes, writeAtomically });
   if (gguf) return gguf;
   const options = await resolveOptions(request);
   refuseVerify(options);
@@ -164,16 +178,19 @@ async function convertCheckpoint(options: ConvertOptions): Promise<ConvertResult
   try {
     const known = [...source.notes, ...vocabularyNotes(source)];
     refuseNotes(known, options.strict, options.source);
+    const versions = versionNotes(source.config, options);
     const local = source.files.filter(({ remote }) => !remote).map(({ path }) => path);
     await checkTarget(options.output, local, options.overwrite);
     const metadata = draftMetadata(source.config, options, source);
-    const bytes = plannedLayout(metadata, options).fileBytes;
-    const facts = await conversionFacts(options, metadata, source.files, bytes);
+    const planned = plannedLayout(metadata, options);
+    const bytes = planned.fileBytes;
+    const facts = await conversionFacts(options, metadata, source.files, planned);
     const sink = await ResumableFile.open(options.output, { facts, bytes, resume: options.resume, crc32 });
     let zeroed = 0;
     const layout = await completed(sink, options, async () => {
       const { dtype, container } = options;
-      const writer = new ModelWriter(sink, { dtype, container, metadata, crc32: sink.crc32 });
+      const { version } = planned;
+      const writer = new ModelWriter(sink, { dtype, container, version, metadata, crc32: sink.crc32 });
       const readAhead = local.length < source.files.length ? REMOTE_READS : 1;
       const onZeroed = (count: number) => {
         zeroed += count;
@@ -184,7 +201,7 @@ async function convertCheckpoint(options: ConvertOptions): Promise<ConvertResult
       refuseNotes(zeroedNotes(zeroed), options.strict, options.source);
       return writer.layout;
     });
-    const notes = [...known, ...zeroedNotes(zeroed), ...resumeNotes(sink, options)];
+    const notes = [...known, ...versions, ...zeroedNotes(zeroed), ...resumeNotes(sink, options)];
     return resultOf(options, layout, started, notes);
   } finally {
     await source.close();
@@ -283,7 +300,12 @@ async function convertModel(options: ConvertOptions): Promise<ConvertResult> {
     }
     await checkTarget(options.output, [options.source], options.overwrite);
     const layout = await writeAtomically(target, source.size, (sink) =>
-      relayout(source, file, sink, options.container, { crc32, onProgress }),
+      relayout(source, file, sink, {
+        container: options.container,
+        version: options.formatVersion,
+        crc32,
+        onProgress,
+      }),
     );
     return resultOf(target, layout, started, []);
   } finally {

@@ -8,6 +8,7 @@ import {
   openModel,
   PRESETS,
   parameterCount,
+  relayoutWriter,
   safetensorsBytes,
 } from '@cflow/format';
 import { type FileSource, openFileSource } from '@cflow/format/node';
@@ -16,6 +17,7 @@ import {
   isModelFile,
   plannedLayout,
   refuseCheckpointOptions,
+  versionNotes,
   vocabularyNotes,
 } from './convert.js';
 import { ggufDraft, isGguf, refuseExportOptions } from './gguf/convert-gguf.js';
@@ -62,8 +64,9 @@ export async function dryRun(request: Partial<ConvertRequest>): Promise<DryRunRe
   const options = await resolveOptions({ ...request, ...(dtype && { dtype }), source: source ?? '', output });
   const { config, checkpoint, weights, notes } = gguf ?? (await draft(source, options));
   refuseNotes(notes, options.strict, source ?? options.model);
+  const all = [...notes, ...versionNotes(config, options)];
   const layout = plannedLayout(draftMetadata(config, options, checkpoint), options);
-  return { ...reportOf(layout, options.dtype), weightsPresent: weights, notes };
+  return { ...reportOf(layout, options.dtype), weightsPresent: weights, notes: all };
 }
 
 async function draft(source: string | undefined, { model, cache, onRetry, maxHeaderBytes }: ConvertOptions) {
@@ -112,9 +115,9 @@ async function ofModel(request: ConvertRequest): Promise<DryRunReport> {
     const file = await openModel(source, { crc32 });
     if (isGguf(request.output)) return ofGguf(source, file);
     if (isExport(request.output)) return ofSafetensors(file, request.output);
-    const { checksums: _, ...metadata } = file.metadata;
-    const { container } = options;
-    return reportOf(plannedLayout(metadata, { dtype: file.dtype, container }), file.dtype);
+    const { container, formatVersion: version } = options;
+    const nowhere = { name: 'nowhere', write: async () => undefined };
+    return reportOf(relayoutWriter(nowhere, file, { container, version, crc32 }).layout, file.dtype);
   } finally {
     await source.close();
   }

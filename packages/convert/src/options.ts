@@ -1,5 +1,12 @@
 import { extname, sep } from 'node:path';
-import { CflowError, type Container, DTYPE_NAMES, type Dtype } from '@cflow/format';
+import {
+  CflowError,
+  type Container,
+  DTYPE_NAMES,
+  type Dtype,
+  FORMAT_VERSIONS,
+  type FormatVersion,
+} from '@cflow/format';
 import {
   abortSignal,
   type Checks,
@@ -23,6 +30,8 @@ export interface ConvertOptions {
   readonly model: string;
   readonly dtype: Dtype;
   readonly container: Container;
+  /** Of the format. Absent: that of a .cflow or .vflow that is laid out anew; else 5 where it holds the model, and 6. */
+  readonly formatVersion?: FormatVersion | undefined;
   readonly scaleSearch: boolean;
   readonly zeroNonfinite: boolean;
   readonly overwrite: boolean;
@@ -87,6 +96,7 @@ const CONVERT_CHECKS: Checks<ConvertOptions> = {
   model: text,
   dtype: choice(DTYPE_NAMES),
   container: choice(Object.values(CONTAINERS)),
+  formatVersion: whole(FORMAT_VERSIONS[0], FORMAT_VERSIONS.at(-1)!),
   scaleSearch: flag,
   zeroNonfinite: flag,
   overwrite: flag,

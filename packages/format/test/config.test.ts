@@ -26,7 +26,11 @@ describe('a contradictory config is refused with its field', () => {
     ['bos outside', { bosTokenId: 60_000 }, 'bosTokenId: token id 60000 is outside vocabSize 50257'],
     ['eos outside', { eosTokenIds: [0, 60_000] }, 'eosTokenIds: token id 60000 is outside vocabSize 50257'],
     ['heads', withAttention({ kvHeads: 3 }), '8 query heads are not a multiple of 3 key/value heads'],
-    ['columns', withAttention({ headDim: 9000 }), 'heads × headDim = 72000 is over the limit of 65535'],
+    [
+      'columns',
+      withAttention({ headDim: 140_000 }),
+      'heads × headDim = 1120000 is over the limit of 1048576',
+    ],
     ['odd rotary', withAttention({ rope: { theta: 1e4, rotaryDim: 7 } }), 'rotaryDim 7 must be even'],
     [
       'llama3 factors',
@@ -43,7 +47,7 @@ describe('a contradictory config is refused with its field', () => {
     ['norms', { layers: [{ ...BASE.layers[0]!, norms: 'post' }] }, 'outputScale need sequential'],
     ['keys of itself', withAttention({ kvFrom: 0 }), 'layer 0 is not an earlier sequential layer'],
     ['layer inputs', { perLayerInput: { dim: 4 } }, 'perLayerInput needs sequential layers'],
-    ['layer inputs too wide', { perLayerInput: { dim: 20_000 } }, '20000 × 6 layers are over the limit'],
+    ['layer inputs too wide', { perLayerInput: { dim: 200_000 } }, '200000 × 6 layers are over the limit'],
     [
       'proportional pairs',
       withAttention({

@@ -26,11 +26,11 @@ describe('what is no cflow file', () => {
 
   it.each([
     ['cflow', 4, 'convert the checkpoint again'],
-    ['cflow', 6, 'use a newer cflow'],
+    ['cflow', 7, 'use a newer cflow'],
     ['vflow', 4, 'convert the checkpoint again'],
-    ['vflow', 6, 'use a newer cflow'],
+    ['vflow', 7, 'use a newer cflow'],
   ] as const)('.%s of version %d', async (container, version, remedy) => {
-    const message = `m.cflow: version: at byte 8: version ${version} of the format, this cflow reads version 5 (${remedy})`;
+    const message = `m.cflow: version: at byte 8: version ${version} of the format, this cflow reads versions 5 and 6 (${remedy})`;
     await fails(
       changed(container, (bytes) => (bytes[8] = version)),
       'VERSION_UNSUPPORTED',

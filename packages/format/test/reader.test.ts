@@ -105,7 +105,8 @@ describe('relayout', () => {
       const original = await makeModel(config, 'q4_0', from);
       const sink = memorySink();
       const counts: number[] = [];
-      await relayout(source(original.bytes), await openModel(source(original.bytes)), sink, to, {
+      await relayout(source(original.bytes), await openModel(source(original.bytes)), sink, {
+        container: to,
         onProgress: (bytes) => counts.push(bytes),
       });
       const direct = await makeModel(config, 'q4_0', to);
@@ -119,9 +120,11 @@ describe('relayout', () => {
     const dense = layout.regions.find(({ name }) => name === 'layers.1.dense')!;
     bytes[dense.offset + 5]! ^= 1;
     const file = await openModel(source(bytes));
-    await expect(relayout(source(bytes), file, memorySink(), 'vflow')).rejects.toMatchObject({
+    await expect(relayout(source(bytes), file, memorySink(), { container: 'vflow' })).rejects.toMatchObject({
       code: 'VERIFY_FAILED',
-      message: expect.stringMatching(/^m\.cflow: layers\.1\.dense: checksum is [0-9a-f]{8}, metadata say/),
+      message: expect.stringMatching(
+        /^m\.cflow: layers\.1\.dense: at byte \d+: checksum is [0-9a-f]{8}, metadata say/,
+      ),
     });
   });
 });

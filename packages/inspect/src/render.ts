@@ -4,7 +4,7 @@ import { printable } from '@cflow/format';
 import { fileText, inUnit, memoryText } from '#cli-kit/bytes.js';
 import { count, plural, table as tableLines } from '#cli-kit/text.js';
 import { bar, layoutLines } from './layout-map.js';
-import type { InspectReport, SizeKind, TileRow } from './schema.js';
+import type { InspectReport, LayerRow, SizeKind, TileRow } from './schema.js';
 import { clip, field, percent, ranges, short } from './text.js';
 
 const SIZE_NAMES: Record<SizeKind, string> = {
@@ -61,7 +61,7 @@ function model({ file, model: m }: InspectReport): string {
     field('file', file.name),
     field(
       '',
-      `.${file.container}, ${file.dtype} tiles, ${count(file.bytes)} bytes (${fileText(file.bytes)})`,
+      `.${file.container}${file.version === 5 ? '' : ` of version ${file.version}`}, ${file.dtype} tiles, ${count(file.bytes)} bytes (${fileText(file.bytes)})`,
     ),
     field('model', `${config.name} (${config.family}), ${count(m.parameters)} parameters`),
     field(
@@ -165,11 +165,16 @@ function renderExperts({ experts, layers }: InspectReport): string {
     experts.map(({ layer, expert, offset, bytes }) => [
       `${layer}`,
       `${expert}`,
-      `${layers[layer]!.expertTable!.offset + 16 * expert}`,
+      entryOf(layers[layer]!, expert),
       `${offset}`,
       `${bytes}`,
     ]),
   );
+}
+
+/** Where the expert table has the expert; version 6 has it in its stream table. */
+function entryOf({ expertTable }: LayerRow, expert: number): string {
+  return expertTable ? `${expertTable.offset + 16 * expert}` : '-';
 }
 
 function renderTiles({ tiles = [] }: InspectReport): string {

@@ -35,6 +35,10 @@ const REGION_SIZE_KINDS: Record<Exclude<Region['kind'], 'stream'>, SizeKind> = {
   groupTable: 'tables',
   layerTable: 'tables',
   expertTable: 'tables',
+  index: 'tables',
+  document: 'metadata',
+  slack: 'padding',
+  other: 'metadata',
   padding: 'padding',
 };
 
@@ -42,19 +46,27 @@ function sizeKind(region: Region): SizeKind {
   return region.kind === 'stream' ? STREAM_SIZE_KINDS[region.stream!.kind] : REGION_SIZE_KINDS[region.kind];
 }
 
+/** The last of these in front of the streams ends the head. */
+const HEAD_KINDS: readonly Region['kind'][] = ['layerTable', 'index'];
+
 /** Everything that the head says about a file. `name` is what to call it. */
 export function describe(file: ModelFile, name: string): InspectReport {
   const { config, layout, metadata } = file;
   const { tokenizer, source, converter } = metadata;
-  const layerTable = layout.regions.find(({ kind }) => kind === 'layerTable')!;
+  const firstStream = layout.regions.findIndex(({ kind }) => kind === 'stream');
+  const head = layout.regions
+    .slice(0, firstStream)
+    .filter(({ kind }) => HEAD_KINDS.includes(kind))
+    .at(-1)!;
   return {
     file: {
       name,
       bytes: layout.fileBytes,
       container: file.container,
+      version: layout.version,
       dtype: file.dtype,
       regions: layout.regions.length,
-      headBytes: layerTable.offset + layerTable.length,
+      headBytes: head.offset + head.length,
     },
     model: {
       parameters: parameterCount(config),
@@ -116,6 +128,8 @@ const RUN_NAMES: Partial<Record<Region['kind'], string>> = {
   groupTable: 'group table',
   layerTable: 'layer table',
   expertTable: 'table',
+  index: 'index',
+  slack: 'slack',
 };
 const STREAM_RUN_NAMES: Record<StreamKind, string> = {
   attention: 'attention',
@@ -128,7 +142,7 @@ const STREAM_RUN_NAMES: Record<StreamKind, string> = {
 };
 
 function runName(region: Region): string {
-  return region.stream ? STREAM_RUN_NAMES[region.stream.kind] : RUN_NAMES[region.kind]!;
+  return region.stream ? STREAM_RUN_NAMES[region.stream.kind] : (RUN_NAMES[region.kind] ?? region.name);
 }
 
 function layerOf({ stream, layer }: Region): number | undefined {
@@ -170,7 +184,8 @@ function place({ offset, length }: Region): { offset: number; bytes: number } {
 function layerRows({ config, layout }: ModelFile): LayerRow[] {
   const regions = new Map(layout.regions.map((region) => [region.name, region]));
   return config.layers.map(({ ffn, experts }, layer) => {
-    const of = (name: string) => place(regions.get(`layers.${layer}.${name}`)!);
+    const region = (name: string) => regions.get(`layers.${layer}.${name}`);
+    const of = (name: string) => place(region(name)!);
     const first = experts && of('experts.0');
     return {
       layer,
@@ -179,7 +194,7 @@ function layerRows({ config, layout }: ModelFile): LayerRow[] {
       ...(experts && first
         ? {
             router: of('router'),
-            expertTable: of('expert_table'),
+            ...(region('expert_table') ? { expertTable: of('expert_table') } : {}),
             experts: {
               offset: first.offset,
               bytes: experts.count * first.bytes,

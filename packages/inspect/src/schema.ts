@@ -1,5 +1,5 @@
 /** The report of a file as one JSON document. `cflow-inspect --json` prints it; programs may validate with this schema. */
-import { DTYPE_NAMES, type Dtype, modelConfigSchema } from '@cflow/format';
+import { DTYPE_NAMES, type Dtype, FORMAT_VERSIONS, modelConfigSchema } from '@cflow/format';
 import { z } from 'zod';
 
 const bytes = z.int().min(0);
@@ -27,9 +27,11 @@ const fileSchema = z.strictObject({
   name: z.string(),
   bytes,
   container: z.enum(['cflow', 'vflow']),
+  /** Of the format. */
+  version: z.literal(FORMAT_VERSIONS),
   dtype: z.enum(DTYPE_NAMES as [Dtype, ...Dtype[]]),
   regions: z.int(),
-  /** End of header, metadata, group table and layer table. */
+  /** End of what is needed to find a weight: header, metadata and tables in front of the streams. */
   headBytes: bytes,
 });
 

@@ -79,8 +79,8 @@ export async function* tensorStats(source: ByteSource, file: ModelFile): AsyncGe
       else {
         const id = stripeId(piece.stripe, file.layout.version);
         const cols = tensor.shape[1]!;
-        requireStripe(file.dtype, bytes, piece.stripe.rows, cols, id, source.name, offset + piece.offset);
-        addStripe(file.dtype, bytes, piece.stripe.rows, cols, tally);
+        requireStripe(piece.dtype, bytes, piece.stripe.rows, cols, id, source.name, offset + piece.offset);
+        addStripe(piece.dtype, bytes, piece.stripe.rows, cols, tally);
       }
     }
     for (const tally of tallies.values()) yield row(name, file.dtype, tally);
@@ -112,7 +112,7 @@ function row(stream: string, dtype: Dtype, { tensor, values, scales }: Tally): S
     tensor: tensor.name,
     stream,
     shape: [...tensor.shape],
-    dtype: tensor.matrix ? dtype : 'f32',
+    dtype: tensor.matrix ? (tensor.dtype ?? dtype) : 'f32',
     values: elements(tensor.shape),
     nonFinite: values.nonFinite,
     ...values.summary(),

@@ -36,8 +36,8 @@ function* tilePlaces({ dtype, layout, streams }: ModelFile, name: string): Gener
     if (piece.kind === 'plain') continue;
     const { rows } = piece.stripe;
     const id = stripeId(piece.stripe, layout.version);
-    for (const { col, width, at } of stripeTiles(dtype, rows, piece.tensor.shape[1]!)) {
-      yield { offset: region.offset + piece.offset + at, dtype, id, rows, col, width };
+    for (const { col, width, at } of stripeTiles(piece.dtype, rows, piece.tensor.shape[1]!)) {
+      yield { offset: region.offset + piece.offset + at, dtype: piece.dtype, id, rows, col, width };
     }
   }
 }

@@ -284,10 +284,10 @@ describe('damaged files', () => {
   });
 
   test('another version', async () => {
-    const { code, err } = await run(damaged((copy) => void copy.set([6], 8)));
+    const { code, err } = await run(damaged((copy) => void copy.set([7], 8)));
     expect(code).toBe(5);
     expect(err).toBe(
-      'cflow-inspect: error: FILE: version: at byte 8: version 6 of the format, this cflow reads version 5 (use a newer cflow)\n',
+      'cflow-inspect: error: FILE: version: at byte 8: version 7 of the format, this cflow reads versions 5 and 6 (use a newer cflow)\n',
     );
   });
 

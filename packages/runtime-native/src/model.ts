@@ -164,7 +164,7 @@ async function openFrom(
   onClose: () => Promise<void>,
 ): Promise<Model> {
   const file = await openModel(source, { crc32 });
-  const fallback = options.engine ? undefined : nativeProblem(source);
+  const fallback = options.engine ? undefined : nativeProblem(source, file);
   const name = options.engine ?? (fallback === undefined ? 'native' : 'reference');
   const engine = await ENGINES[name](source, file, options);
   // It has mapped or read the file.

@@ -8,7 +8,9 @@ import {
   partTensors,
   readExactly,
   readStream,
+  streamTensors,
   stripeBytes,
+  type TensorSpec,
   TILE_ROWS,
   type WeightRef,
 } from '@cflow/format';
@@ -56,7 +58,7 @@ export class FileWeightStore implements WeightStore {
   }
 
   async row(ref: WeightRef, row: number): Promise<Float32Array> {
-    const cols = this.#shape(ref)[1]!;
+    const cols = this.#spec(ref).shape[1]!;
     const whole = this.#tensors.get(ref.tensor);
     if (whole) return whole.subarray(row * cols, (row + 1) * cols);
     const first = row - (row % TILE_ROWS);
@@ -89,8 +91,8 @@ export class FileWeightStore implements WeightStore {
   }
 
   async #readStripe(ref: WeightRef, first: number): Promise<Float32Array> {
-    const { dtype } = this.#file;
-    const [rows, cols] = this.#shape(ref) as [number, number];
+    const { shape, dtype = this.#file.dtype } = this.#spec(ref);
+    const [rows, cols] = shape as [number, number];
     const height = Math.min(TILE_ROWS, rows - first);
     const offset = this.#offset(ref) + (first / TILE_ROWS) * stripeBytes(dtype, TILE_ROWS, cols);
     const length = stripeBytes(dtype, height, cols);
@@ -115,11 +117,10 @@ export class FileWeightStore implements WeightStore {
     return offset + before;
   }
 
-  #shape(ref: WeightRef): readonly number[] {
-    const tensors = this.#region(ref.stream).stream.parts.flatMap((part) => [...partTensors(part)]);
-    const tensor = tensors.find(({ name }) => name === ref.tensor);
+  #spec(ref: WeightRef): TensorSpec {
+    const tensor = streamTensors(this.#region(ref.stream).stream).find(({ name }) => name === ref.tensor);
     if (!tensor) throw new CflowError('INTERNAL', `stream ${ref.stream} has no tensor ${ref.tensor}`);
-    return tensor.shape;
+    return tensor;
   }
 }
 

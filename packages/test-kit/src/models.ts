@@ -7,6 +7,7 @@ import {
   elements,
   encodeExpertTable,
   encodeHead,
+  type FormatVersion,
   type Layout,
   type MetadataDraft,
   type ModelConfig,
@@ -103,7 +104,7 @@ export function encodeStream(
     const cols = tensor.shape[1]!;
     const own = values.subarray(stripe.rowOffset * cols, (stripe.rowOffset + stripe.rows) * cols);
     const id = stripeId(stripe, version);
-    return quantizeStripe(dtype, own, stripe.rows, cols, id, { scaleSearch: false });
+    return quantizeStripe(piece.dtype, own, stripe.rows, cols, id, { scaleSearch: false });
   });
   return new Uint8Array(Buffer.concat(pieces));
 }
@@ -140,16 +141,24 @@ export interface MadeModel {
   readonly tensors: Map<string, Float32Array>;
 }
 
+export interface MadeOptions {
+  readonly seed?: number;
+  /** Of the format. Absent: as the writer chooses. */
+  readonly version?: FormatVersion;
+  readonly dtypes?: ReadonlyMap<string, Dtype>;
+  readonly metadata?: MetadataDraft;
+}
+
 /** A whole file, by the writer. */
 export async function makeModel(
   config: ModelConfig,
   dtype: Dtype,
   container: Container,
-  seed = 1,
+  { seed = 1, version, dtypes, metadata = draft(config) }: MadeOptions = {},
 ): Promise<MadeModel> {
   const tensors = makeTensors(config, seed);
   const sink = memorySink();
-  const writer = new ModelWriter(sink, { dtype, container, metadata: draft(config) });
+  const writer = new ModelWriter(sink, { dtype, container, metadata, version, dtypes });
   for (const region of writer.layout.regions) {
     if (region.stream)
       await writer.writeStream(region, [encodeStream(region.stream, writer.layout, tensors)]);

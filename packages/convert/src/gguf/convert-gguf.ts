@@ -36,6 +36,8 @@ export interface ConvertTools {
     options: Pick<ConvertOptions, 'dtype' | 'scaleSearch' | 'zeroNonfinite'>,
     source: Pick<CheckpointSource, 'name' | 'files' | 'tokenizer'>,
   ): MetadataDraft;
+  /** Says why a file is of version 6 although nobody asked for it. */
+  versionNotes(config: ModelConfig, options: Pick<ConvertOptions, 'formatVersion'>): string[];
   /** What `write` returns, once the file has its name; of a failure nothing is left. */
   writeAtomically<T>(
     options: ConvertOptions,
@@ -68,7 +70,7 @@ function refuse(request: ConvertRequest, options: readonly (keyof ConvertRequest
 export function refuseExportOptions(request: ConvertRequest): void {
   refuse(
     request,
-    ['model', 'dtype', 'scaleSearch', 'zeroNonfinite', 'resume', 'verify'],
+    ['model', 'dtype', 'formatVersion', 'scaleSearch', 'zeroNonfinite', 'resume', 'verify'],
     'this option does not apply to a GGUF output: it has the weights of its source, bit by bit',
   );
 }
@@ -136,7 +138,8 @@ async function fromGguf(request: ConvertRequest, tools: ConvertTools): Promise<C
       options,
       planned(metadata, options).fileBytes,
       async (sink) => {
-        const writer = new ModelWriter(sink, { ...options, metadata, crc32 });
+        const { dtype, container, formatVersion: version } = options;
+        const writer = new ModelWriter(sink, { dtype, container, version, metadata, crc32 });
         const onZeroed = (count: number) => {
           zeroed += count;
         };
@@ -146,7 +149,8 @@ async function fromGguf(request: ConvertRequest, tools: ConvertTools): Promise<C
       },
     );
     const result = resultOf(options, model.config, layout.fileBytes, started);
-    return { ...result, notes: [...notes, ...zeroedNotes(zeroed)] };
+    const versions = tools.versionNotes(model.config, options);
+    return { ...result, notes: [...notes, ...versions, ...zeroedNotes(zeroed)] };
   } finally {
     await source.close();
   }
@@ -172,9 +176,12 @@ export async function ggufDraft(path: string, dtype: Dtype | undefined) {
   }
 }
 
-function planned(metadata: MetadataDraft, { dtype, container }: ConvertOptions): Layout {
+function planned(
+  metadata: MetadataDraft,
+  { dtype, container, formatVersion: version }: ConvertOptions,
+): Layout {
   const nowhere = { name: 'nowhere', write: async () => undefined };
-  return new ModelWriter(nowhere, { dtype, container, metadata, crc32 }).layout;
+  return new ModelWriter(nowhere, { dtype, container, version, metadata, crc32 }).layout;
 }
 
 function resultOf(

@@ -1,13 +1,13 @@
 /** What must be the same for an output to be continued: everything that decides its bytes. */
 import { createHash } from 'node:crypto';
 import { stat } from 'node:fs/promises';
-import { CflowError, type MetadataDraft } from '@cflow/format';
+import { CflowError, type Layout, type MetadataDraft } from '@cflow/format';
 import type { ConvertOptions } from '../options.js';
 import type { SourceFile } from '../sources/checkpoint.js';
 import type { Facts } from './journal.js';
 
 /**
- * The facts of a conversion to a file of `bytes` bytes. Files count by name, size, and time of change or claimed hash:
+ * The facts of a conversion to that layout. Files count by name, size, and time of change or claimed hash:
  * hashing a large checkpoint first would cost what `--resume` is to save.
  * @throws CflowError NOT_READABLE if a source file went away
  */
@@ -15,13 +15,14 @@ export async function conversionFacts(
   { dtype, container }: Pick<ConvertOptions, 'dtype' | 'container'>,
   metadata: MetadataDraft,
   files: readonly SourceFile[],
-  bytes: number,
+  { fileBytes: bytes, version: formatVersion }: Pick<Layout, 'fileBytes' | 'version'>,
 ): Promise<Facts> {
   const { version, options } = metadata.converter;
   const facts: Record<string, string | number> = {
     bytes,
     dtype,
     container,
+    formatVersion,
     version,
     options: JSON.stringify(options),
     metadata: createHash('sha256').update(JSON.stringify(metadata)).digest('hex'),

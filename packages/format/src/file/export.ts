@@ -1,6 +1,6 @@
 /** Back to safetensors: every tensor dequantized to F32 under its canonical name, the config in `__metadata__`. */
 
-import { elements, partTensors, type Stream, type TensorSpec } from '../model/streams.js';
+import { elements, streamTensors } from '../model/streams.js';
 import { dequantizeStripe } from '../tiles/tile.js';
 import { requireStripe, stripeId } from '../tiles/tile-header.js';
 import { type Crc32, crc32 as portableCrc32 } from './checksum.js';
@@ -21,10 +21,6 @@ interface Plan {
   /** First byte of each tensor in the file, by name. */
   readonly offsets: ReadonlyMap<string, number>;
   readonly fileBytes: number;
-}
-
-function streamTensors(stream: Stream): TensorSpec[] {
-  return stream.parts.flatMap((part) => [...partTensors(part)]);
 }
 
 /** Bytes of the .safetensors file that `exportSafetensors` writes. */
@@ -59,8 +55,8 @@ export async function exportSafetensors(
         const { rows, rowOffset, tensor } = piece.stripe;
         const cols = tensor.shape[1]!;
         const id = stripeId(piece.stripe, file.layout.version);
-        requireStripe(file.dtype, bytes, rows, cols, id, source.name, at);
-        const values = dequantizeStripe(file.dtype, bytes, rows, cols);
+        requireStripe(piece.dtype, bytes, rows, cols, id, source.name, at);
+        const values = dequantizeStripe(piece.dtype, bytes, rows, cols);
         await sink.write(start + 4 * rowOffset * cols, littleEndianF32(values));
       }
       onProgress?.(piece.length);

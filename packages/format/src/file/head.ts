@@ -13,6 +13,8 @@ import {
   CFLOW_MAGIC,
   EXPERT_ENTRY,
   FEATURE_FLAGS,
+  FORMAT_VERSIONS,
+  type FormatVersion,
   GROUP_DESCRIPTOR,
   LAYER_ENTRY,
   type Struct,
@@ -23,7 +25,8 @@ import {
 
 /** The fields of a struct by name; numbers, also where a field has 64 bits. */
 export type HeaderValues = Record<string, number>;
-const MAGICS: Record<Container, string> = { cflow: CFLOW_MAGIC, vflow: VFLOW_MAGIC };
+/** First bytes of each container. */
+export const MAGICS: Record<Container, string> = { cflow: CFLOW_MAGIC, vflow: VFLOW_MAGIC };
 
 /** Fields of both headers that follow from the config alone; a file whose metadata say otherwise is rejected. */
 export function configFields(config: ModelConfig): HeaderValues {
@@ -113,8 +116,11 @@ export function configFromHeader(h: HeaderValues, file: string): ModelConfig {
   );
 }
 
-/** Which container the bytes belong to, by magic and version; both are checked before anything else is believed. */
-export function identify(bytes: Uint8Array, file: string): Container {
+/** Container and version of a file, by its first bytes; both are checked before anything else is believed. */
+export function identify(
+  bytes: Uint8Array,
+  file: string,
+): { readonly container: Container; readonly version: FormatVersion } {
   const foreign = foreignFile(bytes, 'cflow');
   if (foreign)
     invalid(`${foreign.what}, where a .cflow or .vflow is expected`, { file, remedy: foreign.remedy });
@@ -137,10 +143,11 @@ export function identify(bytes: Uint8Array, file: string): Container {
   }
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const version = container === 'cflow' ? view.getUint32(8, true) : view.getUint8(8);
-  if (version !== VERSION) {
+  const known = FORMAT_VERSIONS.find((one) => one === version);
+  if (!known) {
     throw new CflowError(
       'VERSION_UNSUPPORTED',
-      `version ${version} of the format, this cflow reads version ${VERSION}`,
+      `version ${version} of the format, this cflow reads versions ${FORMAT_VERSIONS.join(' and ')}`,
       {
         file,
         field: 'version',
@@ -149,7 +156,7 @@ export function identify(bytes: Uint8Array, file: string): Container {
       },
     );
   }
-  return container;
+  return { container, version: known };
 }
 
 /** Header, metadata and tables as bytes, from 0 to the end of the layer table, with the head checksum filled in. */

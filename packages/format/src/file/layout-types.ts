@@ -14,6 +14,10 @@ export const REGION_KINDS = [
   'groupTable',
   'layerTable',
   'expertTable',
+  'index',
+  'document',
+  'slack',
+  'other',
   'stream',
   'padding',
 ] as const;
@@ -22,7 +26,7 @@ export type RegionKind = (typeof REGION_KINDS)[number];
 
 /** A named run of bytes. The regions of a file cover every byte exactly once, in order. */
 export interface Region {
-  /** `header`, `metadata`, `layer_table`, `layers.3.expert_table`, a stream's name, or `padding@<offset>`. */
+  /** `header`, `metadata`, `layer_table`, `layers.3.expert_table`, a section's or a stream's name, or `padding@<offset>`. */
   readonly name: string;
   readonly kind: RegionKind;
   readonly offset: number;
@@ -31,6 +35,8 @@ export interface Region {
   readonly stream?: Stream;
   /** Set for `expertTable`. */
   readonly layer?: number;
+  /** Set for sections of version 6 in a file: the bytes in use, which may be fewer than `length`. */
+  readonly used?: { readonly length: number; readonly checksum: number };
 }
 
 /** Consecutive layers of one attention geometry (.vflow). */

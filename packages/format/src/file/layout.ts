@@ -5,7 +5,7 @@ import { MAX_FILE_BYTES, MAX_STREAMS } from '../limits.js';
 import type { ModelConfig } from '../model/config.js';
 import { layerStreams, type Stream, streamBytes, vocabStreams } from '../model/streams.js';
 import { alignUp, type Dtype, STREAM_ALIGNMENT } from '../tiles/dtype.js';
-import type { Container, Layout, Region, RegionKind, VerticalGroup } from './layout-types.js';
+import type { Container, Layout, ModelFile, Region, RegionKind, VerticalGroup } from './layout-types.js';
 import {
   EXPERT_ENTRY,
   GLOBAL_HEADER,
@@ -57,7 +57,7 @@ export function planLayout(
   }
   regions.align(TABLE_ALIGNMENT);
   regions.add(REGION.layerTable, 'layerTable', config.layers.length * LAYER_ENTRY.bytes + VOCAB_ENTRY.bytes);
-  for (const item of container === 'cflow' ? layerMajor(config) : stageMajor(config, groups)) {
+  for (const item of bodyOrder(config, container, groups)) {
     if (item.kind === 'expertTable') {
       regions.align(TABLE_ALIGNMENT);
       regions.add(REGION.expertTable(item.layer), 'expertTable', item.experts * EXPERT_ENTRY.bytes, {
@@ -68,12 +68,6 @@ export function planLayout(
       regions.add(item.stream.name, 'stream', streamBytes(item.stream, dtype), { stream: item.stream });
     }
   }
-  if (regions.end > MAX_FILE_BYTES) {
-    throw new CflowError(
-      'LIMIT_EXCEEDED',
-      `the file would have ${regions.end} bytes, the limit is ${MAX_FILE_BYTES}`,
-    );
-  }
   return {
     version: VERSION,
     container,
@@ -81,7 +75,7 @@ export function planLayout(
     config,
     regions: regions.list,
     groups,
-    fileBytes: regions.end,
+    fileBytes: regions.size(),
   };
 }
 
@@ -96,7 +90,8 @@ export function checkStreamCount(config: ModelConfig, file?: string): void {
   }
 }
 
-class RegionList {
+/** Regions in file order, without gaps. */
+export class RegionList {
   readonly list: Region[] = [];
   end = 0;
 
@@ -105,10 +100,28 @@ class RegionList {
     this.end += length;
   }
 
+  /** @throws CflowError LIMIT_EXCEEDED if the file would be larger than 2^53 − 1 bytes */
+  size(): number {
+    if (this.end <= MAX_FILE_BYTES) return this.end;
+    throw new CflowError(
+      'LIMIT_EXCEEDED',
+      `the file would have ${this.end} bytes, the limit is ${MAX_FILE_BYTES}`,
+    );
+  }
+
   align(alignment: number): void {
     const length = alignUp(this.end, alignment) - this.end;
     if (length) this.add(REGION.padding(this.end), 'padding', length);
   }
+}
+
+/** Streams and expert tables in the order of their container. */
+export function bodyOrder(
+  config: ModelConfig,
+  container: Container,
+  groups: readonly VerticalGroup[],
+): Generator<Item> {
+  return container === 'cflow' ? layerMajor(config) : stageMajor(config, groups);
 }
 
 type Item = { kind: 'stream'; stream: Stream } | { kind: 'expertTable'; layer: number; experts: number };
@@ -182,4 +195,13 @@ export function regionOf(layout: Layout, name: string): Region {
   const region = layout.regions.find((candidate) => candidate.name === name);
   if (!region) throw new Error(`no region ${name}`);
   return region;
+}
+
+/** The streams of a layout by name. */
+export function streamIndex(layout: Layout): ModelFile['streams'] {
+  const index = new Map<string, Region & { readonly stream: Stream }>();
+  for (const region of layout.regions) {
+    if (region.stream) index.set(region.name, region as Region & { readonly stream: Stream });
+  }
+  return index;
 }

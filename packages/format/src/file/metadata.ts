@@ -45,6 +45,8 @@ export const metadataSchema = z.strictObject({
     options: z.record(z.string(), z.union([z.string(), z.number(), z.boolean()])),
   }),
   checksums: z.record(z.string(), crc32Hex),
+  /** Version 6 alone: whatever else belongs to the file, by name; readers keep it and do not look at it. */
+  extensions: z.record(z.string(), z.json()).optional(),
 });
 
 /** The metadata document of a file, checked. */
@@ -52,15 +54,29 @@ export type Metadata = z.infer<typeof metadataSchema>;
 
 /** Parses and checks the metadata document. */
 export function decodeMetadata(bytes: Uint8Array, file: string): Metadata {
-  const at = { file, field: 'metadata' };
-  checkDepth(bytes, file);
+  return decodeDocument(version5Schema, bytes, { file, field: 'metadata' });
+}
+
+/** What version 5 knows. */
+const version5Schema = metadataSchema.omit({ extensions: true });
+
+/**
+ * Parses a JSON document and checks it against its schema.
+ * @throws CflowError FORMAT_INVALID (no UTF-8 JSON, too deep), CONFIG_INVALID (other keys or types)
+ */
+export function decodeDocument<T>(
+  schema: z.ZodType<T>,
+  bytes: Uint8Array,
+  at: { readonly file: string; readonly field: string },
+): T {
+  checkDepth(bytes, at);
   let json: unknown;
   try {
     json = JSON.parse(new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes));
   } catch (cause) {
     throw new CflowError('FORMAT_INVALID', `not UTF-8 JSON: ${(cause as Error).message}`, { ...at, cause });
   }
-  const result = metadataSchema.safeParse(json);
+  const result = schema.safeParse(json);
   if (result.success) return result.data;
   const problems = result.error.issues
     .slice(0, 5)
@@ -71,7 +87,7 @@ export function decodeMetadata(bytes: Uint8Array, file: string): Metadata {
 const BYTE = { quote: 0x22, backslash: 0x5c, open: 0x5b, openBrace: 0x7b, close: 0x5d, closeBrace: 0x7d };
 
 /** Nesting is bounded before parsing, so that neither JSON.parse nor the schema recurses without end. */
-function checkDepth(bytes: Uint8Array, file: string): void {
+function checkDepth(bytes: Uint8Array, at: { readonly file: string; readonly field: string }): void {
   let depth = 0;
   let inString = false;
   for (let i = 0; i < bytes.length; i++) {
@@ -81,8 +97,7 @@ function checkDepth(bytes: Uint8Array, file: string): void {
       else if (c === BYTE.quote) inString = false;
     } else if (c === BYTE.quote) inString = true;
     else if (c === BYTE.open || c === BYTE.openBrace) {
-      if (++depth > MAX_JSON_DEPTH)
-        invalid(`nested deeper than ${MAX_JSON_DEPTH}`, { file, field: 'metadata', offset: i });
+      if (++depth > MAX_JSON_DEPTH) invalid(`nested deeper than ${MAX_JSON_DEPTH}`, { ...at, offset: i });
     } else if (c === BYTE.close || c === BYTE.closeBrace) depth--;
   }
 }

@@ -4,9 +4,10 @@ import { CflowError, invalid } from '../errors.js';
 import { MAX_LAYERS, MAX_METADATA_BYTES } from '../limits.js';
 import type { ModelConfig } from '../model/config.js';
 import { modelStreams, type Stream, streamBytes } from '../model/streams.js';
-import { DTYPES, type Dtype, dtypeById, STREAM_ALIGNMENT, TILE_COLS, TILE_ROWS } from '../tiles/dtype.js';
+import { DTYPES, type Dtype, dtypeById, TILE_COLS, TILE_ROWS } from '../tiles/dtype.js';
 import { readStruct } from './binary.js';
 import { type Crc32, crcHex, crc32 as portableCrc32 } from './checksum.js';
+import { cover } from './cover.js';
 import {
   configFields,
   configFromHeader,
@@ -17,15 +18,19 @@ import {
   readTable,
   vocabPointers,
 } from './head.js';
-import { checkStreamCount, HEADERS, REGION, TABLE_ALIGNMENT, verticalGroups } from './layout.js';
+import { checkStreamCount, HEADERS, REGION, streamIndex, TABLE_ALIGNMENT, verticalGroups } from './layout.js';
 import type { Container, Layout, ModelFile, Region, RegionKind } from './layout-types.js';
 import { decodeMetadata, type Metadata } from './metadata.js';
+import { openModel6 } from './reader6.js';
 import { EXPERT_ENTRY, GROUP_DESCRIPTOR, LAYER_ENTRY, VERSION, VOCAB_ENTRY } from './schema.js';
 import { type ByteSource, readExactly } from './source.js';
+import { beyondInWords, beyondVersion5 } from './version5.js';
 
 /** How a file is opened. */
 export interface OpenOptions {
   readonly crc32?: Crc32;
+  /** false: of version 6, tokenizer and settings stay unread, and the file opens with two reads. Default true. */
+  readonly documents?: boolean;
 }
 
 /**
@@ -34,11 +39,17 @@ export interface OpenOptions {
  */
 export async function openModel(
   source: ByteSource,
-  { crc32 = portableCrc32 }: OpenOptions = {},
+  { crc32 = portableCrc32, documents = true }: OpenOptions = {},
 ): Promise<ModelFile> {
-  const file = source.name;
   const first = await source.read(0, Math.min(source.size, HEADERS.cflow.bytes));
-  const container = identify(first, file);
+  const { container, version } = identify(first, source.name);
+  return version === 6
+    ? openModel6(source, container, { crc32, documents })
+    : openModel5(source, container, crc32);
+}
+
+async function openModel5(source: ByteSource, container: Container, crc32: Crc32): Promise<ModelFile> {
+  const file = source.name;
   const struct = HEADERS[container];
   const header = readStruct(struct, await readExactly(source, 0, struct.bytes, struct.name), 0, file);
   const dtype = checkTiles(header, file);
@@ -52,6 +63,9 @@ export async function openModel(
   checkLayerCount(header, source);
   const metadata = await readMetadata(source, header, container);
   const config = metadata?.config ?? configFromHeader(header, file);
+  const beyond = beyondVersion5(config);
+  if (beyond)
+    throw new CflowError('CONFIG_INVALID', beyondInWords(beyond), { file, field: 'metadata.config' });
   compareFields(configFields(config), header, file, metadata ? CONTRADICTION : NEEDS_METADATA);
   checkStreamCount(config, file);
   const tables = tableRegions(header, container, config);
@@ -297,33 +311,6 @@ function streamRegion(
   return { name: stream.name, kind: 'stream', offset: place.offset, length: place.length, stream };
 }
 
-/** Sorts the regions, fills the gaps with padding, and rejects overlaps, gaps that no alignment explains, and a wrong end. */
-function cover(regions: Region[], size: number, file: string): Region[] {
-  const covered: Region[] = [];
-  let end = 0;
-  for (const region of [...regions].sort((a, b) => a.offset - b.offset)) {
-    const at = { file, field: region.name, offset: region.offset };
-    if (region.offset < end) invalid(`overlaps ${covered.at(-1)!.name}, which ends at ${end}`, at);
-    const gap = region.offset - end;
-    const alignment = region.kind === 'stream' ? STREAM_ALIGNMENT : TABLE_ALIGNMENT;
-    if (region.offset % alignment) invalid(`starts at ${region.offset}, not a multiple of ${alignment}`, at);
-    if (gap >= alignment) invalid(`leaves a gap of ${gap} bytes after ${covered.at(-1)?.name}`, at);
-    if (gap) covered.push({ name: REGION.padding(end), kind: 'padding', offset: end, length: gap });
-    covered.push(region);
-    end = region.offset + region.length;
-    if (end > size)
-      invalid(`ends at ${end}, the file has ${size} bytes`, { ...at, remedy: 'the file is truncated' });
-  }
-  if (end !== size) {
-    invalid(`${size - end} bytes after the last region`, {
-      file,
-      offset: end,
-      remedy: 'the file was padded or appended to',
-    });
-  }
-  return covered;
-}
-
 async function checkGroups(source: ByteSource, layout: Layout, { offset, length }: Region): Promise<void> {
   const field = REGION.groupTable;
   const expected = groupDescriptors(layout);
@@ -363,12 +350,4 @@ function checkChecksumNames(layout: Layout, { checksums }: Metadata, file: strin
   if (missing) invalid(`no checksum for ${missing}`, { file, field: 'metadata.checksums' });
   if (surplus)
     invalid(`checksum for ${surplus}, which the file does not have`, { file, field: 'metadata.checksums' });
-}
-
-function streamIndex(layout: Layout): ModelFile['streams'] {
-  const index = new Map<string, Region & { readonly stream: Stream }>();
-  for (const region of layout.regions) {
-    if (region.stream) index.set(region.name, region as Region & { readonly stream: Stream });
-  }
-  return index;
 }

@@ -1,5 +1,5 @@
 /**
- * The binary layouts of version 5, once. Readers, writers, docs/format.md and (later) the C++ header all come from
+ * The binary layouts of version 5, and the tile headers of both versions, once. Readers, writers, docs/format.md and (later) the C++ header all come from
  * these tables. All integers are little endian.
  */
 export type FieldType = 'magic' | 'u8' | 'u16' | 'u32' | 'u64' | 'f32';
@@ -19,16 +19,19 @@ export interface Struct {
 
 /** Bytes of a field. */
 export const FIELD_BYTES: Record<FieldType, number> = { magic: 8, u8: 1, u16: 2, u32: 4, u64: 8, f32: 4 };
-/** Version of both containers. */
+/** Version of both containers whose head is the structs below; version 6 has those of `schema6.ts`. */
 export const VERSION = 5;
-/** A version of the format. */
-export type FormatVersion = 5 | 6;
+/** The versions of the format that are read and written. */
+export const FORMAT_VERSIONS = [5, 6] as const;
+/** One of `FORMAT_VERSIONS`. */
+export type FormatVersion = (typeof FORMAT_VERSIONS)[number];
 /** First bytes of a .cflow file. */
 export const CFLOW_MAGIC = 'CFLOW\0\0\0';
 /** First bytes of a .vflow file. */
 export const VFLOW_MAGIC = 'VFLOW\0\0\0';
 
-function struct(
+/** A struct whose fields follow one another without gaps. @throws Error if they do not cover `bytes` */
+export function struct(
   name: string,
   bytes: number,
   rows: readonly (readonly [string, FieldType, string])[],

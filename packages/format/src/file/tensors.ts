@@ -20,8 +20,10 @@ export function* streamPieces(stream: Stream, dtype: Dtype) {
       continue;
     }
     for (const stripe of partStripes(part)) {
-      const length = stripeBytes(dtype, stripe.rows, stripe.tensor.shape[1]!);
-      yield { kind: 'stripe' as const, tensor: stripe.tensor, stripe, offset, length };
+      const { tensor, rows } = stripe;
+      const own = tensor.dtype ?? dtype;
+      const length = stripeBytes(own, rows, tensor.shape[1]!);
+      yield { kind: 'stripe' as const, tensor, stripe, dtype: own, offset, length };
       offset += length;
     }
   }
@@ -49,10 +51,10 @@ export function decodeStream(
     }
     const { rows, rowOffset } = piece.stripe;
     const cols = shape[1]!;
-    requireStripe(dtype, own, rows, cols, stripeId(piece.stripe, version), file, base + piece.offset);
+    requireStripe(piece.dtype, own, rows, cols, stripeId(piece.stripe, version), file, base + piece.offset);
     const values = tensors.get(name) ?? new Float32Array(elements(shape));
     tensors.set(name, values);
-    values.set(dequantizeStripe(dtype, own, rows, cols), rowOffset * cols);
+    values.set(dequantizeStripe(piece.dtype, own, rows, cols), rowOffset * cols);
   }
   return tensors;
 }

@@ -28,6 +28,8 @@ export async function* verifyModel(
   const sums = new Set(checksummed(file.layout).map(({ name }) => name));
   for (const region of file.layout.regions) {
     if (region.kind === 'padding') yield* checkPadding(source, region);
+    else if (region.kind === 'document' || region.kind === 'other')
+      yield* checkSection(source, region, crc32);
     else if (region.stream) yield* checkStream(source, file, region, crc32);
     else if (sums.has(region.name)) {
       const bytes = await source.read(region.offset, region.length);
@@ -45,6 +47,14 @@ function* compare(file: ModelFile, region: Region, actual: number): Generator<Fa
       problem: `checksum is ${crcHex(actual)}, metadata say ${claimed}`,
     };
   }
+}
+
+async function* checkSection(source: ByteSource, region: Region, crc32: Crc32): AsyncGenerator<Fault> {
+  const { name, offset, used } = region;
+  const actual = crc32(await source.read(offset, used!.length));
+  if (actual === used!.checksum) return;
+  const claimed = crcHex(used!.checksum);
+  yield { region: name, offset, problem: `checksum is ${crcHex(actual)}, the section table says ${claimed}` };
 }
 
 async function* checkPadding(source: ByteSource, { name, offset, length }: Region): AsyncGenerator<Fault> {
@@ -72,7 +82,7 @@ async function* checkStream(
     sum = crc32(bytes, sum);
     const { tensor, stripe } = piece;
     const id = stripeId(stripe, file.layout.version);
-    for (const fault of checkStripe(file.dtype, bytes, stripe.rows, tensor.shape[1]!, id)) {
+    for (const fault of checkStripe(piece.dtype, bytes, stripe.rows, tensor.shape[1]!, id)) {
       yield { region: region.name, offset: base + fault.offset, problem: `${tensor.name}: ${fault.problem}` };
     }
   }

@@ -14,6 +14,8 @@ export interface TensorSpec {
   readonly shape: readonly number[];
   /** The matrix id of a tiled matrix; absent for what is stored as plain f32. */
   readonly matrix?: MatrixName;
+  /** Of its tiles, where it is not that of the file. */
+  readonly dtype?: Dtype;
   readonly layer: number;
   readonly expert: number;
 }
@@ -281,9 +283,29 @@ export function partTensors(part: StreamPart): readonly TensorSpec[] {
   return part.kind === 'plain' ? [part.tensor] : part.matrices;
 }
 
+/** The tensors of a stream, in order. */
+export function streamTensors({ parts }: Stream): TensorSpec[] {
+  return parts.flatMap((part) => [...partTensors(part)]);
+}
+
+/** The stream with the dtypes that `dtypeOf` gives its matrices; those of `dtype`, the file's own, carry none. */
+export function withDtypes(stream: Stream, dtype: Dtype, dtypeOf: (tensor: TensorSpec) => Dtype): Stream {
+  const parts = stream.parts.map((part): StreamPart => {
+    if (part.kind === 'plain') return part;
+    return {
+      kind: 'tiles',
+      matrices: part.matrices.map((tensor) => {
+        const own = dtypeOf(tensor);
+        return own === dtype ? tensor : { ...tensor, dtype: own };
+      }),
+    };
+  });
+  return { ...stream, parts };
+}
+
 /** Every tensor of a model, in stream order. */
 export function modelTensors(config: ModelConfig): TensorSpec[] {
-  return modelStreams(config).flatMap((stream) => stream.parts.flatMap((part) => [...partTensors(part)]));
+  return modelStreams(config).flatMap(streamTensors);
 }
 
 /** Number of elements of a shape. */
@@ -299,7 +321,10 @@ export function parameterCount(config: ModelConfig): number {
 /** Bytes of a part as stored, tile headers and scales included. */
 export function partBytes(part: StreamPart, dtype: Dtype): number {
   if (part.kind === 'plain') return 4 * elements(part.tensor.shape);
-  return part.matrices.reduce((sum, { shape }) => sum + matrixBytes(dtype, shape[0]!, shape[1]!), 0);
+  return part.matrices.reduce(
+    (sum, { shape, dtype: own }) => sum + matrixBytes(own ?? dtype, shape[0]!, shape[1]!),
+    0,
+  );
 }
 
 /** Bytes of a stream as stored, padding behind it not included. */

@@ -1,6 +1,6 @@
 /** The native engine: plans lowered to programs, executed by the addon. */
 import { setImmediate } from 'node:timers/promises';
-import { type ByteSource, buildPlan, CflowError } from '@cflow/format';
+import { type ByteSource, buildPlan, CflowError, type ModelFile, ownDtypes } from '@cflow/format';
 import {
   type Engine,
   type EngineFactory,
@@ -32,8 +32,9 @@ export function fileDescriptor(source: ByteSource): number | undefined {
 }
 
 /** Why the native engine cannot open `source`; undefined if it can. */
-export function nativeProblem(source: ByteSource): string | undefined {
+export function nativeProblem(source: ByteSource, file: ModelFile): string | undefined {
   if (addonProblem()) return addonProblem();
+  if (ownDtypes(file)) return 'its matrices have several dtypes';
   return fileDescriptor(source) === undefined ? 'the model is not a file' : undefined;
 }
 
@@ -45,8 +46,9 @@ export function nativeProblem(source: ByteSource): string | undefined {
 export const openNativeEngine: EngineFactory = async (source, file, options) => {
   const addon = loadAddon();
   const fd = fileDescriptor(source);
-  if (!addon || fd === undefined) {
-    throw new CflowError('UNSUPPORTED', `native engine not available: ${nativeProblem(source)}`, {
+  const problem = nativeProblem(source, file);
+  if (!addon || fd === undefined || problem !== undefined) {
+    throw new CflowError('UNSUPPORTED', `native engine not available: ${problem}`, {
       file: source.name,
       remedy: 'use the engine reference',
     });
