@@ -1,4 +1,7 @@
 export * from './bytes.js';
+export * from './chat/answer/formats.js';
+export * from './chat/answer/message.js';
+export * from './chat/answer/parts.js';
 export * from './chat/chat.js';
 export * from './chat/template.js';
 export * from './engine.js';

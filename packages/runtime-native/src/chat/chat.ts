@@ -7,6 +7,9 @@ import {
   type GenerateOptions,
   type SessionStats,
 } from '../session.js';
+import { type AnswerFormat, answerFormat } from './answer/formats.js';
+import { assistantMessage, withParsedArguments } from './answer/message.js';
+import type { AnswerPart } from './answer/parts.js';
 import type { ControlTokens } from './control-tokens.js';
 import { type ChatMessage, ChatTemplate, type TemplateVariables } from './template.js';
 
@@ -20,6 +23,23 @@ export interface ChatOptions {
   readonly onDropped?: ((messages: number) => void) | undefined;
 }
 
+/** What a user says: a text, parts of one, or nothing, after messages of tools that `add` took. */
+export type UserContent = ChatMessage['content'] | undefined;
+
+/** One token of an answer, and the parts of the answer that it makes certain. */
+export interface ChatToken extends GeneratedToken {
+  readonly parts: readonly AnswerPart[];
+}
+
+/** A conversation as ids, and the end of its text, which may have begun the answer. */
+interface Prompt {
+  readonly ids: readonly number[];
+  readonly end: string;
+}
+
+/** Characters of a prompt's end that are looked at. */
+const PROMPT_END = 64;
+
 /** A part of the context that is kept free for an answer, where nothing is said about its length. */
 const ANSWER_SHARE = 1 / 4;
 
@@ -27,9 +47,10 @@ const ANSWER_SHARE = 1 / 4;
 export class Chat {
   readonly #model: Model;
   readonly #template: ChatTemplate;
-  readonly #options: ChatOptions;
+  #options: ChatOptions;
   readonly #control: ControlTokens;
-  readonly #messages: ChatMessage[];
+  readonly #format: AnswerFormat;
+  #messages: ChatMessage[];
   #stats: SessionStats | undefined;
 
   /** @throws CflowError UNSUPPORTED or USAGE if the file has no template, or no tokenizer that can be used */
@@ -37,9 +58,42 @@ export class Chat {
     this.#model = model;
     this.#template = new ChatTemplate(model.metadata?.tokenizer);
     this.#control = model.requireTokenizer().controlTokens(this.#template.source);
+    this.#format = answerFormat(this.#template.source);
     this.#options = options;
-    const { system } = options;
-    this.#messages = system === undefined ? [] : [{ role: 'system', content: system }];
+    this.#messages = [];
+    this.reset();
+  }
+
+  /** How the model marks reasoning and calls of tools: by its template. */
+  get format(): AnswerFormat {
+    return this.#format;
+  }
+
+  /** Begins again, with the message of the system. */
+  reset(messages: readonly ChatMessage[] = []): void {
+    const { system } = this.#options;
+    this.#messages = [
+      ...(system === undefined || messages.some(({ role }) => role === 'system')
+        ? []
+        : [{ role: 'system', content: system }]),
+      ...messages,
+    ];
+  }
+
+  /** Sets the message of the system, from the next turn on; undefined = none. */
+  setSystem(system: string | undefined): void {
+    this.#options = { ...this.#options, system };
+    this.reset(this.#messages.filter(({ role }) => role !== 'system'));
+  }
+
+  /** Sets variables of the template, such as `enable_thinking`; the others stay. */
+  setVariables(variables: TemplateVariables): void {
+    this.#options = { ...this.#options, variables: { ...this.#options.variables, ...variables } };
+  }
+
+  /** Adds messages, such as those of tools, which `reply` answers. */
+  add(...messages: readonly ChatMessage[]): void {
+    this.#messages.push(...messages);
   }
 
   get messages(): readonly ChatMessage[] {
@@ -60,60 +114,85 @@ export class Chat {
    * Ids of the conversation with `text` as the next message of the user. Control tokens in messages are plain text.
    * @throws CflowError as ChatTemplate.render
    */
-  prompt(text: string): Promise<number[]> {
-    return this.#encode([...this.#messages, { role: 'user', content: text }]);
+  async prompt(text: UserContent): Promise<number[]> {
+    return [...(await this.#prompt(text)).ids];
+  }
+
+  #prompt(text: UserContent): Promise<Prompt> {
+    return this.#encode([...this.#messages, ...said(text)]);
   }
 
   /**
-   * The model's answer, token by token; the exchange is kept once the answer is complete. When the context is full, the
-   * oldest turns are forgotten.
+   * The model's answer, token by token, with reasoning and calls of tools apart. The exchange is kept once the answer is
+   * complete, or was interrupted by the signal after it began. When the context is full, the oldest turns are forgotten.
    * @throws CflowError as ChatTemplate.render and Session.generate; LIMIT_EXCEEDED for a message that does not fit alone
    */
   async *reply(
-    text: string,
+    text: UserContent,
     options: Omit<GenerateOptions, 'ids'> = {},
-  ): AsyncGenerator<GeneratedToken, void, void> {
-    const ids = await this.#fitting(text, options.maxTokens);
+  ): AsyncGenerator<ChatToken, void, void> {
+    const { ids, end } = await this.#fitting(text, options.maxTokens);
     const session = this.#model.createSession();
     const room = this.#model.config.contextLength - ids.length + 1;
     const maxTokens = options.maxTokens && Math.min(options.maxTokens, room);
-    let content = '';
+    const parser = this.#format.parser({
+      prompt: end,
+      tools: Boolean(this.#options.variables?.tools?.length),
+    });
+    const answer: AnswerPart[] = [];
+    const keep = () => this.#messages.push(...said(text), assistantMessage(answer));
     try {
       for await (const token of session.generate({ ...options, maxTokens, ids })) {
-        content += token.text;
-        yield token;
+        const parts = parser.push(token.text + this.#marker(token));
+        if (token.finish) parts.push(...parser.flush());
+        answer.push(...parts);
+        yield { ...token, parts };
       }
       this.#stats = session.stats();
+    } catch (error) {
+      answer.push(...parser.flush());
+      if (answer.length > 0 && isInterruption(error)) keep();
+      throw error;
     } finally {
       await session.close();
     }
-    this.#messages.push({ role: 'user', content: text }, { role: 'assistant', content });
+    keep();
   }
 
-  async #encode(messages: readonly ChatMessage[]): Promise<number[]> {
-    const marked = this.#control.mark(messages);
+  /** A special token that is a marker; text has none. */
+  #marker({ id, finish }: GeneratedToken): string {
+    const special = finish === 'eos' ? undefined : this.#model.requireTokenizer().specialToken(id);
+    return special !== undefined && this.#format.markers.has(special) ? special : '';
+  }
+
+  async #encode(messages: readonly ChatMessage[]): Promise<Prompt> {
+    const marked = this.#control.mark(messages.map(withParsedArguments));
     const rendered = await this.#template.render(marked.messages, this.#options.variables);
     const tokenizer = this.#model.requireTokenizer();
-    if (!marked.found) return tokenizer.encode(rendered, { specialTokens: false });
-    return tokenizer.encodeAliased(this.#control.alias(rendered), this.#control);
+    const ids = marked.found
+      ? tokenizer.encodeAliased(this.#control.alias(rendered), this.#control)
+      : tokenizer.encode(rendered, { specialTokens: false });
+    return { ids, end: rendered.slice(-PROMPT_END) };
   }
 
   /** Ids of the conversation without the oldest turns, as far as it must go to leave room for an answer. */
-  async #fitting(text: string, maxTokens = DEFAULT_MAX_TOKENS): Promise<number[]> {
+  async #fitting(text: UserContent, maxTokens = DEFAULT_MAX_TOKENS): Promise<Prompt> {
     const { contextLength } = this.#model.config;
     const most = contextLength + 1 - Math.min(maxTokens, Math.ceil(contextLength * ANSWER_SHARE));
     const dropped: ChatMessage[] = [];
-    let ids = await this.prompt(text);
-    while (ids.length > most) {
+    let prompt = await this.#prompt(text);
+    while (prompt.ids.length > most) {
       const first = this.#messages.findIndex(({ role }) => role !== 'system');
       if (first < 0) break;
       // A turn: the message of the user with all that follows it up to the next.
       const next = this.#messages.findIndex(({ role }, i) => i > first && role === 'user');
+      if (text === undefined && next < 0) break;
       dropped.push(...this.#messages.splice(first, (next < 0 ? this.#messages.length : next) - first));
-      ids = await this.prompt(text);
+      prompt = await this.#prompt(text);
     }
     if (dropped.length > 0) this.#options.onDropped?.(dropped.length);
-    if (ids.length <= contextLength) return ids;
+    const { ids } = prompt;
+    if (ids.length <= contextLength) return prompt;
     throw new CflowError('LIMIT_EXCEEDED', `the message has ${ids.length} tokens`, {
       value: ids.length,
       limit: contextLength,
@@ -121,3 +200,9 @@ export class Chat {
     });
   }
 }
+
+/** The message of a user. */
+const said = (text: UserContent): ChatMessage[] =>
+  text === undefined ? [] : [{ role: 'user', content: text }];
+
+const isInterruption = (error: unknown) => error instanceof CflowError && error.code === 'INTERRUPTED';

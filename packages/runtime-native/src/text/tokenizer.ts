@@ -113,6 +113,12 @@ export class TextTokenizer implements Detokenizer {
     return token === undefined || this.#special.has(token) ? 'none' : this.#bytes(token);
   }
 
+  /** The special token of an id, which its text lacks; undefined for any other. */
+  specialToken(id: number): string | undefined {
+    const token = this.#tokenizer.id_to_token(id);
+    return token !== undefined && this.#special.has(token) ? token : undefined;
+  }
+
   /** The bytes that a token adds inside a text; undefined for one that adds none, as a special token. */
   textBytesOf(id: number): Uint8Array | undefined {
     const bytes = this.bytesOf(id);
