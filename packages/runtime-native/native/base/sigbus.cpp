@@ -41,7 +41,8 @@ namespace {
 constexpr int kMostRanges = 1024;
 SigbusRange ranges[kMostRanges];
 std::mutex mutex;
-uintptr_t page_size;
+/// Known before a handler can ask for it.
+const auto page_size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
 
 /// What handled SIGBUS before this handler. Never changed once a handler can see it.
 constexpr int kMostActions = 16;
@@ -141,7 +142,6 @@ void install() {
 
 SigbusGuard::SigbusGuard(const void* data, uint64_t size) {
   const std::lock_guard lock(mutex);
-  page_size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   install();
   for (SigbusRange& range : ranges) {
     if (range.end.load(std::memory_order_relaxed)) continue;
