@@ -30,7 +30,7 @@ const SANITIZERS = {
     env: { TSAN_OPTIONS: 'ignore_noninstrumented_modules=1:report_signal_unsafe=0' },
   },
 };
-const TESTS = ['kernel', 'memory', 'sigbus', 'program', 'pressure', 'io', 'engine', 'tier', 'spill'];
+const TESTS = ['kernel', 'memory', 'sigbus', 'team', 'program', 'pressure', 'io', 'engine', 'tier', 'spill'];
 /** What takes longer than its findings are worth, shortened: one refusal in 7, 100 random faults. */
 const ARGUMENTS = { pressure: ['7'], io: ['100'] };
 

@@ -101,7 +101,11 @@ const OPTIONS = {
     choices: Object.keys(ENGINES) as EngineName[],
     describe: 'what executes the plan [default: native where it was built]',
   },
-  threads: { type: 'number', requiresArg: true, describe: 'threads that compute [default: CPUs allowed]' },
+  threads: {
+    type: 'number',
+    requiresArg: true,
+    describe: 'threads that compute [default: CPUs allowed, and one in phases too short to share]',
+  },
   weights: {
     choices: ['auto', 'mapped', 'resident', 'direct'] as const,
     describe:

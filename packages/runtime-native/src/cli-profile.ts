@@ -19,12 +19,21 @@ export function profileText(stats: SessionStats): string {
 function nativeLines(native: NativeStats): string[] {
   const { isa, threads, threadsReason, weights, choice, arithmetic, cache } = native;
   const { barriersPerToken, profile } = native;
+  const team = `${threads} ${threads === 1 ? 'thread' : 'threads'} (${threadsReason})`;
   return [
-    `engine    native, ${isa}, ${threads} threads (${threadsReason}), ${arithmetic} activations, ${cache} cache`,
+    `engine    native, ${isa}, ${team}, ${arithmetic} activations, ${cache} cache`,
     `weights   ${weights} (${choice.reason})`,
-    `barriers  ${barriersPerToken} per token`,
+    `barriers  ${barriersPerToken} per token${unshared(native)}`,
     ...profileTable(profile, threads),
   ];
+}
+
+/** Threads that were not asked for share only phases that are long enough. */
+function unshared({ barriersPerToken, sharedPhases, threads, shareShort }: NativeStats): string {
+  const alone = barriersPerToken - sharedPhases;
+  if (threads === 1 || shareShort || alone === 0) return '';
+  const phases = alone === 1 ? 'phase is' : 'phases are';
+  return `; ${alone} ${phases} too short to share: 1 thread`;
 }
 
 /** Steps by the time they took, summed over threads; GB/s of all threads together while in the step. */

@@ -6,7 +6,10 @@ import type { NativeDirectOptions, NativeEngineOptions } from './native/addon.js
 export interface EngineOptions {
   /** Where the plan puts its transfers; absent = what suits, `none` for the reference engine. */
   readonly transfers?: TransferMode | undefined;
-  /** Threads that compute, 1 to 1024; absent = what affinity and cgroup quota allow. */
+  /**
+   * Threads that compute, 1 to 1024; they share every phase. Absent = what affinity and cgroup quota allow, and phases that
+   * are too short to share run on one thread.
+   */
   readonly threads?: number | undefined;
   /**
    * `mapped`: in the page cache; opening is immediate. `resident`: read into huge pages first, which decodes faster.

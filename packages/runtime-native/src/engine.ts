@@ -19,7 +19,7 @@ export interface EngineStats {
 
 /** How the native engine runs, as it was chosen or asked for. */
 export interface NativeStats
-  extends Pick<NativeEngineOptions, 'isa' | 'threads' | 'weights' | 'arithmetic' | 'cache'>,
+  extends Pick<NativeEngineOptions, 'isa' | 'threads' | 'shareShort' | 'weights' | 'arithmetic' | 'cache'>,
     Omit<NativeEngineStats, 'weightBytes'> {
   /** Where weights are and why, with what it should reach. */
   readonly choice: TierChoice;

@@ -72,6 +72,10 @@ describe('cflow-run', () => {
       threadsReason: 'as asked',
     });
     expect(documents[1].ids).toEqual(documents[2].ids);
+    // Phases of a small model are too short to share, unless the threads were asked for.
+    const [chosen, asked] = documents.map(({ stats }) => stats.native);
+    expect(chosen).toMatchObject({ shareShort: false, sharedPhases: 0 });
+    expect(asked).toMatchObject({ shareShort: true });
     expect(documents[2].stats.native).toBeUndefined();
     const { tokenMsP50, tokenMsP99, firstTokenMs } = documents[0].stats;
     expect(firstTokenMs).toBeGreaterThan(0);
@@ -85,6 +89,12 @@ describe('cflow-run', () => {
     expect(err).toMatch(/^engine +native, \w+, 2 threads \(as asked\), q8 activations, f16 cache$/m);
     expect(err).toMatch(/^weights +resident \(W \+ C \+ M = .* fit .*: everything in memory\)$/m);
     expect(err).toMatch(/^barriers +\d+ per token$/m);
+    const byDefault = await run(['--profile']);
+    if (!byDefault.err.includes(' 1 thread (')) {
+      expect(byDefault.err).toMatch(
+        /^barriers +(\d+) per token; \1 phases are too short to share: 1 thread$/m,
+      );
+    }
     expect(err).toMatch(/^matvec +\d+ +[\d.]+ ms +[\d.]+ % +[\d.]+$/m);
   });
 

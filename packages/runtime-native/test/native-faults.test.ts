@@ -25,6 +25,7 @@ const OPTIONS: NativeEngineOptions = {
   maxBatch: 8,
   isa: '',
   profile: false,
+  shareShort: true,
   recordRoutings: false,
 };
 

@@ -16,6 +16,7 @@ describe('native programs', () => {
   it.each([
     ['memory-test', 8],
     ['sigbus-test', 500],
+    ['team-test', 1000],
     ['program-test', 40],
     ['engine-test', 300],
     ['tier-test', 10_000],

@@ -22,6 +22,7 @@ const OPTIONS = {
   maxBatch: 8,
   isa: '',
   profile: true,
+  shareShort: true,
   recordRoutings: true,
 };
 /** What an operation may end with when others close and cancel beside it. */

@@ -35,6 +35,7 @@ function node(code: string) {
     const [ADDON, COPY, path] = ${JSON.stringify([ADDON, copy, model])};
     const load = (name) => createRequire(import.meta.url)(name);
     const options = { weights: 'mapped', arithmetic: 'f32', cache: 'f32', threads: 2, maxBatch: 8, isa: '', profile: false,
+      shareShort: true,
       recordRoutings: false };
     async function open(addon) {
       const source = await openFileSource(path);

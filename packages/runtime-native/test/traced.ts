@@ -99,6 +99,7 @@ export function native<T>(
       maxBatch: 64,
       isa: '',
       profile: false,
+      shareShort: true,
       recordRoutings: false,
       delayAware: true,
       ...options,

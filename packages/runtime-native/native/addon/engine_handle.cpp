@@ -53,6 +53,7 @@ EngineOptions read_options(const Napi::Object& options) {
   result.arithmetic = choice<Arithmetic>(options, "arithmetic", {"f32", "q8"});
   result.cache = choice<CacheType>(options, "cache", {"f32", "f16"});
   result.threads = whole<unsigned>(options, "threads", 1, kMaxThreads);
+  result.share_short = flag(options, "shareShort");
   result.max_batch = whole<unsigned>(options, "maxBatch", 1, kMaxBatch);
   result.kernels = kernels_named(text(options, "isa"));
   result.profile = flag(options, "profile");
@@ -212,6 +213,7 @@ Napi::Value EngineHandle::stats(const Napi::CallbackInfo& info) {
     object.Set("weightBytes", static_cast<double>(stats.weight_bytes));
     object.Set("scratchBytes", static_cast<double>(stats.scratch_bytes));
     object.Set("barriersPerToken", static_cast<double>(stats.barriers_per_token));
+    object.Set("sharedPhases", static_cast<double>(stats.shared_phases));
     object.Set("bytesRead", static_cast<double>(stats.bytes_read));
     auto profile = Napi::Array::New(env, stats.profile.size());
     for (uint32_t i = 0; i < stats.profile.size(); i++) profile.Set(i, profile_entry(env, stats.profile[i]));

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "error.h"
 
@@ -9,24 +10,25 @@ namespace cflow {
 
 namespace {
 
-/// Some tens of microseconds, about the imbalance of a barrier. With more threads than cores, whoever spins keeps
-/// another from arriving.
+/// Some tens of microseconds, longer than what lies between two calls within a token. With more threads than CPUs, a thread
+/// that spins takes the CPU of one that has work.
 int spins_for(unsigned threads) { return threads <= std::thread::hardware_concurrency() ? 2000 : 10; }
 
 }  // namespace
 
-Team::Team(unsigned threads) : size_(threads), spins_(spins_for(threads)) {
+Team::Team(unsigned size, std::function<void(unsigned)> help)
+    : size_(size), spins_(spins_for(size)), help_(std::move(help)) {
   try {
-    threads_.reserve(threads - 1);
-    for (unsigned i = 1; i < threads; i++) threads_.emplace_back([this, i] { work(i); });
+    threads_.reserve(size - 1);
+    for (unsigned i = 1; i < size; i++) threads_.emplace_back([this, i] { work(i); });
   } catch (const std::system_error& error) {
     const size_t started = threads_.size() + 1;
     stop();
     throw Error("LIMIT_EXCEEDED",
-                "cannot start thread " + std::to_string(started) + " of " + std::to_string(threads) + ": " + error.what(),
+                "cannot start thread " + std::to_string(started) + " of " + std::to_string(size) + ": " + error.what(),
                 "use fewer threads");
   } catch (...) {
-    // No memory for a thread: those that wait would outlive this.
+    // Threads that have started use this object.
     stop();
     throw;
   }
@@ -36,29 +38,22 @@ Team::~Team() { stop(); }
 
 void Team::stop() {
   stopping_.store(true, std::memory_order_relaxed);
-  job_.fetch_add(1, std::memory_order_release);
-  job_.notify_all();
+  call();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
 }
 
-void Team::run(const std::function<void(unsigned)>& body) {
-  body_ = &body;
-  job_.fetch_add(1, std::memory_order_release);
-  job_.notify_all();
-  body(0);
-  meet([] {});
+void Team::call() {
+  calls_.fetch_add(1, std::memory_order_release);
+  calls_.notify_all();
 }
 
 void Team::work(unsigned thread) {
-  // Before the first job; a thread that starts late must not take a job for the state it found.
-  uint32_t seen = 0;
-  while (true) {
-    wait_while(job_, seen, spins_);
-    seen++;
+  for (uint32_t seen = 0;;) {
+    wait_while(calls_, seen, spins_);
+    seen = calls_.load(std::memory_order_acquire);
     if (stopping_.load(std::memory_order_relaxed)) return;
-    (*body_)(thread);
-    meet([] {});
+    help_(thread);
   }
 }
 

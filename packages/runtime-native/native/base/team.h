@@ -1,4 +1,4 @@
-// Threads that work on one thing together and meet at barriers.
+// A thread and its helpers.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ inline void relax() {
 #endif
 }
 
-/// Waits until `value` is no longer `old`: spins so often, then parks.
+/// Waits until `value` is no longer `old`: spins so often, then sleeps.
 inline void wait_while(const std::atomic<uint32_t>& value, uint32_t old, int spins) {
   for (int i = 0; i < spins; i++) {
     if (value.load(std::memory_order_acquire) != old) return;
@@ -27,32 +27,21 @@ inline void wait_while(const std::atomic<uint32_t>& value, uint32_t old, int spi
   while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
 }
 
+/// Threads that help the one that owns the team, when it calls them. Nothing waits for a helper that has not come.
 class Team {
  public:
-  /// Starts threads - 1 threads; the caller of `run` is the first.
-  /// @throws Error LIMIT_EXCEEDED if the system refuses one
-  explicit Team(unsigned threads);
+  /// Starts size - 1 helpers. After a call, each runs help(thread), its thread being 1 or more; once for several calls if it
+  /// comes late. `help` must not throw.
+  /// @throws Error LIMIT_EXCEEDED if the system refuses a thread
+  Team(unsigned size, std::function<void(unsigned)> help);
   Team(const Team&) = delete;
   ~Team();
 
+  /// Helpers and the owner.
   unsigned size() const { return size_; }
-
-  /// Runs body(thread) on every thread, thread 0 being the caller; returns when all have ended. It must not throw.
-  void run(const std::function<void(unsigned)>& body);
-
-  /// Inside a body: waits for all threads. The last to arrive calls `last` before the others go on.
-  template <typename Last>
-  void meet(Last&& last) {
-    const uint32_t generation = generation_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
-      last();
-      arrived_.store(0, std::memory_order_relaxed);
-      generation_.store(generation + 1, std::memory_order_release);
-      generation_.notify_all();
-    } else {
-      wait_while(generation_, generation, spins_);
-    }
-  }
+  /// How often a thread spins before it sleeps.
+  int spins() const { return spins_; }
+  void call();
 
  private:
   void work(unsigned thread);
@@ -60,13 +49,10 @@ class Team {
 
   const unsigned size_;
   const int spins_;
+  const std::function<void(unsigned)> help_;
   std::vector<std::thread> threads_;
-  const std::function<void(unsigned)>* body_ = nullptr;
-  /// Counts calls of `run`; the threads wait for it to move.
-  std::atomic<uint32_t> job_{0};
   std::atomic<bool> stopping_{false};
-  alignas(64) std::atomic<uint32_t> arrived_{0};
-  alignas(64) std::atomic<uint32_t> generation_{0};
+  alignas(64) std::atomic<uint32_t> calls_{0};
 };
 
 }  // namespace cflow

@@ -186,6 +186,7 @@ class EngineImpl final : public Engine {
     stats.resident_bytes = storage_.weights().resident_bytes();
     stats.scratch_bytes = executor_.scratch_bytes();
     stats.barriers_per_token = executor_.barriers();
+    stats.shared_phases = executor_.shared_phases();
     stats.bytes_read = executor_.bytes_read();
     const std::lock_guard lock(mutex_);
     stats.profile = profile_;

@@ -39,6 +39,8 @@ struct EngineOptions {
   CacheType cache = CacheType::f16;
   /// Threads that compute, the engine's own included; at least 1.
   unsigned threads = 1;
+  /// Threads share every phase, also those that are too short to gain from it.
+  bool share_short = true;
   /// Tokens of one batch of a prefill.
   unsigned max_batch = 512;
   const Kernels* kernels = nullptr;
@@ -90,6 +92,8 @@ struct EngineStats {
   uint64_t scratch_bytes = 0;
   /// Barriers of one decoded token.
   uint64_t barriers_per_token = 0;
+  /// Phases of the last decoded token that threads shared; all until there was one.
+  uint64_t shared_phases = 0;
   /// Weight bytes read by the steps so far.
   uint64_t bytes_read = 0;
   std::vector<ProfileEntry> profile;

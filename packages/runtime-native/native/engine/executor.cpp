@@ -7,38 +7,17 @@ namespace cflow {
 
 namespace {
 
-/// From so many tokens on, the steps between matrices are shared out by token, at the price of one more barrier.
+/// From so many tokens on, threads share the serial steps by token.
 constexpr uint32_t kSharedTokens = 4;
 
+/// Work of a phase, in bytes read, from which on helpers are called: about 20 µs of one thread, several times what it costs to
+/// share a phase with a thread that spins.
+constexpr uint64_t kSharedWork = 256 << 10;
+
+/// Work of one serial step with one token, likewise.
+constexpr uint64_t kTokenWork = 4096;
+
 }  // namespace
-
-void WorkShares::reset(uint32_t units) {
-  const auto threads = static_cast<uint32_t>(shares_.size());
-  uint32_t from = 0;
-  for (uint32_t i = 0; i < threads; i++) {
-    const auto end = static_cast<uint32_t>(uint64_t{units} * (i + 1) / threads);
-    shares_[i].next.store(from, std::memory_order_relaxed);
-    shares_[i].end = end;
-    from = end;
-  }
-}
-
-void WorkShares::reset_waiting(uint32_t first, uint32_t end) {
-  waiting_.next.store(first, std::memory_order_relaxed);
-  waiting_.end = end;
-}
-
-bool WorkShares::claim(unsigned thread, uint32_t& unit) {
-  const size_t threads = shares_.size();
-  for (size_t i = 0; i < threads; i++) {
-    Share& share = shares_[(thread + i) % threads];
-    if (share.next.load(std::memory_order_relaxed) >= share.end) continue;
-    unit = share.next.fetch_add(1, std::memory_order_relaxed);
-    if (unit < share.end) return true;
-  }
-  unit = waiting_.next.fetch_add(1, std::memory_order_relaxed);
-  return unit < waiting_.end;
-}
 
 Executor::Executor(Program program, Storage& storage, const EngineOptions& options)
     : program_(std::move(program)),
@@ -49,7 +28,7 @@ Executor::Executor(Program program, Storage& storage, const EngineOptions& optio
                options.record_routings ? &routings_ : nullptr},
       profiles_(options.threads),
       shares_(options.threads),
-      team_(options.threads) {
+      team_(options.threads, [this](unsigned thread) { run_units(thread); }) {
   for (const Phase& phase : program_.phases) {
     PreparedPhase prepared;
     for (const uint32_t i : phase.parallel) prepared.parallel.push_back(make_parallel(program_.steps[i], program_, context_));
@@ -61,11 +40,12 @@ Executor::Executor(Program program, Storage& storage, const EngineOptions& optio
     prepared.ends.resize(prepared.parallel.size());
     phases_.push_back(std::move(prepared));
   }
+  shared_phases_.store(barriers(), std::memory_order_relaxed);
   for (unsigned i = 0; i < options.threads; i++) scratch_.push_back(std::make_unique<Scratch>());
   if (options.profile) name_profiles();
 }
 
-/// All entries exist before the first batch: while threads run one, nothing may throw outside of `guarded`.
+/// All entries exist before the first batch: threads that run one must not throw outside of `guarded`.
 void Executor::name_profiles() {
   for (Profile& profile : profiles_) {
     for (const char* name : {kWait, kTransfer, kPrepare}) profile[name];
@@ -89,15 +69,16 @@ void Executor::run(const Tokens& tokens, std::vector<KvCache>& caches, KvSpill* 
   cancelled_ = &cancelled;
   batch_ = {tokens.ids, tokens.start, 0, tokens.count, &caches, spill, &faults_};
   storage_.begin(tokens.count);
-  prepare(0, 0);
-  // What comes before the first matrix needs nobody else, unless there are many tokens.
-  const bool opening = phases_[0].parallel.empty() && tokens.count < kSharedTokens;
-  if (opening) finish_phase(0, true, 0);
-  team_.run([this, opening](unsigned thread) { work(opening ? 1 : 0, thread); });
+  uint64_t shared = 0;
+  for (size_t i = 0; i < phases_.size() && !stopping_; i++) {
+    run_phase(i);
+    shared += phases_[i].shared;
+  }
+  if (tokens.count == 1) shared_phases_.store(shared, std::memory_order_relaxed);
   try {
     throw_failure();
   } catch (...) {
-    // What it chose is of tokens that no session has passed.
+    // They belong to tokens that no session has passed.
     routings_.erase(routings_.begin() + static_cast<std::ptrdiff_t>(recorded), routings_.end());
     throw;
   }
@@ -107,26 +88,101 @@ uint64_t Executor::barriers() const {
   return phases_.size() - (phases_[0].parallel.empty() ? 1 : 0);
 }
 
-void Executor::work(size_t first_phase, unsigned thread) {
-  for (size_t s = first_phase; s < phases_.size() && !stopping_; s++) {
-    PreparedPhase& phase = phases_[s];
-    guarded([&] { run_units(phase, thread); });
-    // The meeting of the threads is the one place where anything shared changes: `stopping_`, the batch, the shares.
-    const bool share_tokens = batch_.tokens() >= kSharedTokens && team_.size() > 1;
-    if (share_tokens) {
-      const auto share = [&](unsigned i) {
-        return batch_.first + static_cast<uint32_t>(uint64_t{batch_.tokens()} * i / team_.size());
-      };
-      const uint32_t first = share(thread);
-      const uint32_t end = share(thread + 1);
-      team_.meet([] {});
-      guarded([&] { run_serial(phase, first, end, thread); });
+/// One thread leads: only it changes what threads share, and only while no unit is offered.
+void Executor::run_phase(size_t index) {
+  phase_ = &phases_[index];
+  guarded([&] { prepare(index); });
+  if (failure_) {
+    stopping_ = true;
+    return;
+  }
+  const bool shares_tokens = phase_->shared && batch_.tokens() >= kSharedTokens;
+  if (!phase_->ends.empty()) run_section(phase_->ends.back(), phase_->waiting, phase_->shared);
+  if (shares_tokens) {
+    slices_ = true;
+    run_section(team_.size(), 0, true);
+    slices_ = false;
+  }
+  finish_phase(!shares_tokens);
+}
+
+void Executor::prepare(size_t index) {
+  PreparedPhase& phase = phases_[index];
+  batch_.first = index >= program_.head_phase ? head_first_ : 0;
+  uint32_t units = 0;
+  uint64_t bytes = 0;
+  uint64_t work = 0;
+  phase.waiting = 0;
+  phase.shared = false;
+  timed(0, kPrepare, 0, [&] {
+    for (size_t i = 0; i < phase.parallel.size(); i++) {
+      ParallelOp& op = *phase.parallel[i];
+      const uint32_t own = op.prepare(batch_);
+      units += own;
+      if (op.waits()) phase.waiting += own;
+      bytes += op.bytes();
+      work += op.work(batch_);
+      phase.ends[i] = units;
     }
-    timed(thread, kWait, 0, [&] { team_.meet([&] { finish_phase(s, !share_tokens, thread); }); });
+  });
+  bytes_read_.fetch_add(bytes, std::memory_order_relaxed);
+  const bool slices = batch_.tokens() >= kSharedTokens;
+  if (slices) work += phase.serial.size() * batch_.tokens() * kTokenWork;
+  const bool long_enough = options_.share_short || phase.waiting || work >= kSharedWork;
+  phase.shared = team_.size() > 1 && (units || slices) && long_enough;
+}
+
+void Executor::run_section(uint32_t units, uint32_t waiting, bool shared) {
+  shares_.open(units, waiting);
+  if (shared) team_.call();
+  run_units(0);
+  timed(0, kWait, 0, [&] { shares_.wait(team_.spins()); });
+}
+
+void Executor::run_units(unsigned thread) {
+  uint32_t unit = 0;
+  uint32_t ran = 0;
+  for (; shares_.claim(thread, unit); ran++) {
+    guarded([&] { slices_ ? run_slice(unit, thread) : run_unit(unit, thread); });
+  }
+  shares_.finish(ran);
+}
+
+void Executor::run_unit(uint32_t unit, unsigned thread) {
+  const std::vector<uint32_t>& ends = phase_->ends;
+  const auto op = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), unit) - ends.begin());
+  const uint32_t begin = op ? ends[op - 1] : 0;
+  const ParallelOp& work = *phase_->parallel[op];
+  const uint64_t bytes = options_.profile ? work.bytes() / (ends[op] - begin) : 0;
+  timed(thread, work.name(), bytes, [&] { work.run(batch_, unit - begin, *scratch_[thread]); });
+}
+
+void Executor::run_slice(uint32_t slice, unsigned thread) {
+  const auto start = [&](uint32_t i) {
+    return batch_.first + static_cast<uint32_t>(uint64_t{batch_.tokens()} * i / team_.size());
+  };
+  run_serial(start(slice), start(slice + 1), thread);
+}
+
+void Executor::run_serial(uint32_t first, uint32_t end, unsigned thread) {
+  for (const auto& op : phase_->serial) {
+    timed(thread, op->name(), 0, [&] { op->run(batch_, first, end); });
   }
 }
 
-/// Whatever a step throws ends the batch at the next meeting; out of a thread's body it would end the process.
+void Executor::finish_phase(bool serial) {
+  guarded([&] {
+    if (serial) run_serial(batch_.first, batch_.end, 0);
+    timed(0, kTransfer, 0, [&] {
+      for (const auto& op : phase_->parallel) op->finish(batch_);
+      for (const auto& op : phase_->transfers) op->run(batch_);
+    });
+  });
+  const bool broken = failure_ || storage_.weights().faulted() || faults_.any();
+  if (broken || cancelled_->load(std::memory_order_relaxed)) stopping_ = true;
+}
+
+/// A failure of any thread ends the batch behind the phase; thrown out of a helper it would end the process.
 template <typename Body>
 void Executor::guarded(Body&& body) {
   try {
@@ -134,57 +190,6 @@ void Executor::guarded(Body&& body) {
   } catch (...) {
     const std::lock_guard lock(failure_mutex_);
     if (!failure_) failure_ = std::current_exception();
-  }
-}
-
-/// Run by the last thread to arrive; the others wait, so it may change what they share.
-void Executor::finish_phase(size_t phase, bool serial, unsigned thread) {
-  guarded([&] {
-    if (serial) run_serial(phases_[phase], batch_.first, batch_.end, thread);
-    timed(thread, kTransfer, 0, [&] {
-      for (const auto& op : phases_[phase].parallel) op->finish(batch_);
-      for (const auto& op : phases_[phase].transfers) op->run(batch_);
-    });
-    if (phase + 1 < phases_.size()) prepare(phase + 1, thread);
-  });
-  const bool broken = failure_ || storage_.weights().faulted() || faults_.any();
-  if (broken || cancelled_->load(std::memory_order_relaxed)) stopping_ = true;
-}
-
-void Executor::prepare(size_t index, unsigned thread) {
-  PreparedPhase& phase = phases_[index];
-  batch_.first = index >= program_.head_phase ? head_first_ : 0;
-  uint32_t units = 0;
-  uint32_t waiting = 0;
-  uint64_t bytes = 0;
-  timed(thread, kPrepare, 0, [&] {
-    for (size_t i = 0; i < phase.parallel.size(); i++) {
-      const uint32_t own = phase.parallel[i]->prepare(batch_);
-      units += own;
-      if (phase.parallel[i]->waits()) waiting += own;
-      bytes += phase.parallel[i]->bytes();
-      phase.ends[i] = units;
-    }
-  });
-  bytes_read_.fetch_add(bytes, std::memory_order_relaxed);
-  shares_.reset(units - waiting);
-  shares_.reset_waiting(units - waiting, units);
-}
-
-void Executor::run_units(PreparedPhase& phase, unsigned thread) {
-  uint32_t unit = 0;
-  while (shares_.claim(thread, unit)) {
-    const auto op = static_cast<size_t>(std::upper_bound(phase.ends.begin(), phase.ends.end(), unit) - phase.ends.begin());
-    const uint32_t begin = op ? phase.ends[op - 1] : 0;
-    const ParallelOp& work = *phase.parallel[op];
-    const uint64_t bytes = options_.profile ? work.bytes() / (phase.ends[op] - begin) : 0;
-    timed(thread, work.name(), bytes, [&] { work.run(batch_, unit - begin, *scratch_[thread]); });
-  }
-}
-
-void Executor::run_serial(PreparedPhase& phase, uint32_t first, uint32_t end, unsigned thread) {
-  for (const auto& op : phase.serial) {
-    timed(thread, op->name(), 0, [&] { op->run(batch_, first, end); });
   }
 }
 

@@ -14,32 +14,10 @@
 #include "../base/team.h"
 #include "engine.h"
 #include "ops.h"
+#include "shares.h"
 #include "storage.h"
 
 namespace cflow {
-
-/// Threads claim units from their own contiguous range first, then from those of the others: static shares, so that a
-/// thread streams through neighbouring weights, and no waiting for one that the system has paused.
-class WorkShares {
- public:
-  explicit WorkShares(unsigned threads) : shares_(threads) {}
-
-  void reset(uint32_t units);
-  /// The next unit for a thread; false when none is left.
-  bool claim(unsigned thread, uint32_t& unit);
-
-  /// Units from `first` to `end` that may have to wait for the disk: behind the others, and in order, so that no thread
-  /// waits for what comes last while what has come is left.
-  void reset_waiting(uint32_t first, uint32_t end);
-
- private:
-  struct alignas(64) Share {
-    std::atomic<uint32_t> next{0};
-    uint32_t end = 0;
-  };
-  std::vector<Share> shares_;
-  Share waiting_;
-};
 
 struct Tokens {
   const int32_t* ids;
@@ -54,11 +32,11 @@ class Executor {
   /// @throws Error INTERNAL (program), MEMORY, LIMIT_EXCEEDED (threads)
   Executor(Program program, Storage& storage, const EngineOptions& options);
 
-  /// Passes a batch of at most max_batch tokens through the model. What it gives stands in `output` then.
+  /// Passes a batch of at most max_batch tokens through the model; `output` has the result then.
   /// @throws Error INTERRUPTED when `cancelled` becomes true, NOT_READABLE, NONFINITE_WEIGHT, MEMORY,
   /// LIMIT_EXCEEDED (a key or value beyond an f16 cache)
   void run(const Tokens& tokens, std::vector<KvCache>& caches, KvSpill* spill, const std::atomic<bool>& cancelled);
-  /// Of token `index` of the last batch; without all_logits only the last has any.
+  /// Logits of token `index` of the last batch; without all_logits only the last token has any.
   const float* output(uint32_t index) const { return buffers_.row(program_.output, index); }
 
   const Program& program() const { return program_; }
@@ -66,6 +44,8 @@ class Executor {
   uint64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
   /// Of one token.
   uint64_t barriers() const;
+  /// Phases of the last batch of one token that threads shared; all until there was one.
+  uint64_t shared_phases() const { return shared_phases_.load(std::memory_order_relaxed); }
   /// Only between runs.
   std::vector<ProfileEntry> profile() const;
   /// Of batches that ran to their end.
@@ -76,8 +56,12 @@ class Executor {
     std::vector<std::unique_ptr<ParallelOp>> parallel;
     std::vector<std::unique_ptr<TokenOp>> serial;
     std::vector<std::unique_ptr<TransferOp>> transfers;
-    /// Units of parallel[i] end at ends[i]; those that wait for the disk come last.
+    /// Units of parallel[i] end at ends[i]; those that may wait for the disk come last.
     std::vector<uint32_t> ends;
+    /// Of these units, those that may wait.
+    uint32_t waiting = 0;
+    /// Whether the helpers are called.
+    bool shared = false;
   };
   using Clock = std::chrono::steady_clock;
   /// Time by what it went into; one a thread.
@@ -85,11 +69,14 @@ class Executor {
   static constexpr const char *kWait = "wait", *kTransfer = "transfer", *kPrepare = "prepare";
 
   void name_profiles();
-  void work(size_t first_phase, unsigned thread);
-  void run_units(PreparedPhase& phase, unsigned thread);
-  void run_serial(PreparedPhase& phase, uint32_t first, uint32_t end, unsigned thread);
-  void prepare(size_t phase, unsigned thread);
-  void finish_phase(size_t phase, bool serial, unsigned thread);
+  void run_phase(size_t index);
+  void prepare(size_t index);
+  void run_section(uint32_t units, uint32_t waiting, bool shared);
+  void run_units(unsigned thread);
+  void run_unit(uint32_t unit, unsigned thread);
+  void run_slice(uint32_t slice, unsigned thread);
+  void run_serial(uint32_t first, uint32_t end, unsigned thread);
+  void finish_phase(bool serial);
   template <typename Body>
   void guarded(Body&& body);
   void throw_failure();
@@ -107,7 +94,10 @@ class Executor {
   std::vector<Profile> profiles_;
   WorkShares shares_;
 
-  // State of the current batch.
+  // State of the current batch. Changes only while no unit is offered: helpers read it for units that they have claimed.
+  PreparedPhase* phase_ = nullptr;
+  /// Units are slices of the tokens, through the serial steps.
+  bool slices_ = false;
   Batch batch_{};
   uint32_t head_first_ = 0;
   const std::atomic<bool>* cancelled_ = nullptr;
@@ -118,6 +108,7 @@ class Executor {
 
   std::atomic<uint64_t> bytes_read_{0};
   std::atomic<uint64_t> scratch_bytes_{0};
+  std::atomic<uint64_t> shared_phases_{0};
   /// Last: its threads use everything above.
   Team team_;
 };

@@ -2,6 +2,7 @@
 // threads share out; the rest works token by token.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -153,6 +154,9 @@ struct Scratch {
   std::vector<float> scores;
 };
 
+/// About so many tokens are multiplied by a weight in the time that it takes to read it.
+constexpr uint32_t kTokensPerRead = 8;
+
 class ParallelOp {
  public:
   virtual ~ParallelOp() = default;
@@ -161,11 +165,13 @@ class ParallelOp {
   virtual uint32_t prepare(const Batch& batch) = 0;
   /// Weight bytes that the units read, as prepared.
   virtual uint64_t bytes() const = 0;
-  /// Whether units may wait for the disk; those of others run first.
+  /// The work of the units, as prepared, in bytes that a thread reads in the same time.
+  virtual uint64_t work(const Batch& batch) const { return bytes() * std::max(1u, batch.tokens() / kTokensPerRead); }
+  /// Whether units may wait for the disk; they run after all others.
   virtual bool waits() const { return false; }
   /// Units are independent; any thread, any order.
   virtual void run(const Batch& batch, uint32_t unit, Scratch& scratch) const = 0;
-  /// Called by one thread behind the units.
+  /// Called by one thread after the units.
   virtual void finish(const Batch&) {}
 };
 

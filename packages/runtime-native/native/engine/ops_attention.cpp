@@ -35,6 +35,12 @@ class AttendOp final : public ParallelOp {
     return blocks_ * shape_.kv_heads;
   }
   uint64_t bytes() const override { return 0; }
+  uint64_t work(const Batch& batch) const override {
+    const uint64_t last = batch.start + batch.end;
+    const uint64_t seen = step_.window ? std::min<uint64_t>(step_.window, last) : last;
+    const uint64_t read = std::max(1u, batch.tokens() / kTokensPerRead);
+    return read * seen * shape_.kv_heads * shape_.head_dim * 2 * (context_.cache == CacheType::f16 ? 2 : 4);
+  }
   bool waits() const override { return context_.spills && shape_.window == 0; }
   void finish(const Batch& batch) override {
     if (waits()) batch.spill->release();

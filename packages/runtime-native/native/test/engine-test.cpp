@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "engine-model.h"
+#include "spill-model.h"
 
 using namespace engine_test;
 
@@ -218,6 +219,38 @@ void test_truncate(const Model& model, const TemporaryFile& file) {
   check(lost > 0, "rings lose positions");
 }
 
+/// Of a token behind a prompt: phases that threads shared, of how many, and the logits.
+struct Shared {
+  uint64_t phases;
+  uint64_t all;
+  std::vector<float> logits;
+};
+
+Shared share(const Model& model, bool share_short, size_t tokens) {
+  const TemporaryFile file(model.bytes);
+  EngineOptions options = options_with(2, find_kernels(""));
+  options.share_short = share_short;
+  auto engine = Engine::open(file.fd(), model.bytes.size(), model.program, options);
+  auto session = engine->create_session();
+  const std::string code = run(*engine, session, prompt(tokens)).code;
+  check(code.empty(), "a prompt: " + code);
+  std::vector<float> logits = run(*engine, session, {1}).logits;
+  const EngineStats stats = engine->stats();
+  return {stats.shared_phases, stats.barriers_per_token, std::move(logits)};
+}
+
+/// Unless they are asked for, threads share only phases that are long enough, and the result is the same.
+void test_short_phases(const Model& model) {
+  const Shared all = share(model, true, 40), none = share(model, false, 40);
+  check(all.phases == all.all, "every phase is shared if threads are asked for");
+  check(none.phases == 0, "phases of a small model are too short to share");
+  check(all.logits == none.logits, "the same logits, shared or not");
+  const Model layers = make_layers();
+  const Shared some = share(layers, false, 1400);
+  check(some.phases > 0 && some.phases < some.all, "attention to many positions is long enough");
+  check(some.logits == share(layers, true, 1400).logits, "the same logits, whatever is shared");
+}
+
 }  // namespace
 
 int main() {
@@ -231,6 +264,7 @@ int main() {
   test_refused_memory(model, file);
   test_concurrency(model, file);
   test_truncate(model, file);
+  test_short_phases(model);
   std::printf("engine-test: %ld checks\n", checks.load());
   return 0;
 }

@@ -67,6 +67,8 @@ export interface NativeEngineOptions {
   readonly cache: 'f32' | 'f16';
   /** Threads that compute, 1 to 1024. */
   readonly threads: number;
+  /** Threads share every phase, also those that are too short to gain from it. */
+  readonly shareShort: boolean;
   /** Tokens of one batch of a prefill. */
   readonly maxBatch: number;
   /** Empty = the best. */
@@ -138,6 +140,8 @@ export interface NativeEngineStats {
   readonly weightBytes: number;
   readonly scratchBytes: number;
   readonly barriersPerToken: number;
+  /** Phases of the last decoded token that threads shared; all until there was one. */
+  readonly sharedPhases: number;
   /** Weight bytes that steps have read so far. */
   readonly bytesRead: number;
   /** Empty unless the engine was opened with `profile`. */

@@ -141,8 +141,8 @@ class NativeEngine implements Engine {
 
   #stats(): EngineFigures {
     const { weightBytes, ...figures } = guarded(this.#file, () => this.#handle.stats());
-    const { isa, threads, threadsReason, weights, choice, arithmetic, cache } = this.#options;
-    const chosen = { isa, threads, threadsReason, weights, choice, arithmetic, cache };
+    const { isa, threads, shareShort, threadsReason, weights, choice, arithmetic, cache } = this.#options;
+    const chosen = { isa, threads, shareShort, threadsReason, weights, choice, arithmetic, cache };
     return { weightBytes, native: { ...chosen, ...figures } };
   }
 }

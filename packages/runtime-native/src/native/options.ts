@@ -80,6 +80,7 @@ export async function resolveOptions(dtype: Dtype, options: EngineOptions): Prom
     cacheMemory: options.cacheMemory ?? 0,
     spillDirectory: options.spillDirectory ?? spillDirectory(),
     threads: Math.min(threads, MAX_THREADS),
+    shareShort: options.threads !== undefined,
     maxBatch: options.maxBatch ?? MAX_BATCH,
     isa: options.isa ?? process.env.CFLOW_ISA ?? '',
     profile: options.profile ?? false,

@@ -6,8 +6,8 @@
 import type { BufferId, ProgramStep } from '@cflow/format';
 
 /**
- * What happens between two barriers: `parallel` steps are split over the threads; then the last thread to arrive runs
- * the `serial` ones, in order, and releases the others. Values are indices of steps.
+ * What happens between two barriers: `parallel` steps are split over the threads; then one thread runs the
+ * `serial` ones, in order. Values are indices of steps.
  */
 export interface ProgramPhase {
   readonly parallel: readonly number[];
