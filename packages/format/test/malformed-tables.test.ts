@@ -73,6 +73,13 @@ describe.each(CONTAINERS)('.%s whose tables lie', (container) => {
     await fails(lie(48, 2n ** 40n), 'FORMAT_INVALID', new RegExp(far));
   });
 
+  it.each([0n, 8n, 96n])('an expert table inside the head, at %d', async (offset) => {
+    const message = new RegExp(
+      `^m\\.cflow: layers\\.1\\.expert_table: starts at ${offset}, inside the head, which ends at \\d+$`,
+    );
+    await fails(lie(48, offset), 'FORMAT_INVALID', message);
+  });
+
   it('an expert elsewhere: the expert table has no checksum in the head', async () => {
     const { offset } = place('layers.1.expert_table');
     const other = place('layers.1.experts.0');
@@ -133,6 +140,15 @@ describe('.vflow whose groups lie', () => {
     bad[group + 4] = 1;
     const message = 'm.cflow: group_table[0]: reserved is 1, the layer table gives 0';
     await fails(seal(bad, layout), 'FORMAT_INVALID', message);
+  });
+
+  it.each([0, 8, 72])('a table inside header or metadata, at %d', async (offset) => {
+    const bad = bytes.slice();
+    poke(bad, VFLOW_HEADER, 0, 'group_table_offset', offset);
+    const message = new RegExp(
+      `^m\\.cflow: group_table: starts at ${offset}, inside metadata, which ends at \\d+$`,
+    );
+    await fails(bad, 'FORMAT_INVALID', message);
   });
 
   it('another count: the layer table is then looked for elsewhere', async () => {

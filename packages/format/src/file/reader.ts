@@ -69,6 +69,7 @@ async function openModel5(source: ByteSource, container: Container, crc32: Crc32
   compareFields(configFields(config), header, file, metadata ? CONTRADICTION : NEEDS_METADATA);
   checkStreamCount(config, file);
   const tables = tableRegions(header, container, config);
+  checkTablePlace(tables, header, struct.bytes, file);
   await checkHead(source, tables.layerTable, struct.bytes, container, header.head_checksum!, crc32);
   const layout = await readLayout(source, { container, dtype, config, header, tables });
   const known = metadata ?? withoutMetadata(config);
@@ -162,6 +163,22 @@ function tableRegions(header: HeaderValues, container: Container, config: ModelC
   };
 }
 
+/** A table in the middle of header or metadata would be read as whatever stands there. */
+function checkTablePlace(
+  { groupTable, layerTable }: Tables,
+  { metadata_offset: offset, metadata_length: length }: HeaderValues,
+  headerBytes: number,
+  file: string,
+): void {
+  const first = groupTable ?? layerTable;
+  const end = length ? offset! + length : headerBytes;
+  if (first.offset >= end) return;
+  invalid(`starts at ${first.offset}, inside ${length ? 'metadata' : 'header'}, which ends at ${end}`, {
+    file,
+    field: first.name,
+  });
+}
+
 /** The head checksum covers every byte up to the end of the layer table, its own field counted as zero. */
 async function checkHead(
   source: ByteSource,
@@ -220,7 +237,8 @@ async function readLayout(source: ByteSource, head: Head): Promise<Layout> {
   for (const [layer, entry] of entries.entries()) collect(found, entry, layerPointers(layer));
   const vocab = readStruct(VOCAB_ENTRY, table, layers * LAYER_ENTRY.bytes, file, tables.layerTable.offset);
   collect(found, vocab, vocabPointers());
-  const expertTables = await readExpertTables(source, config, found);
+  const headEnd = tables.layerTable.offset + tables.layerTable.length;
+  const expertTables = await readExpertTables(source, config, found, headEnd);
 
   const streams = modelStreams(config);
   const regions: Region[] = [
@@ -274,6 +292,7 @@ async function readExpertTables(
   source: ByteSource,
   config: ModelConfig,
   found: Map<string, { offset: number; length: number }>,
+  headEnd: number,
 ): Promise<Region[]> {
   const regions: Region[] = [];
   for (const [layer, { experts }] of config.layers.entries()) {
@@ -283,6 +302,12 @@ async function readExpertTables(
     const length = experts.count * EXPERT_ENTRY.bytes;
     if (place?.length !== length) {
       invalid(`has ${place?.length ?? 0} bytes, ${experts.count} experts need ${length}`, {
+        file: source.name,
+        field: name,
+      });
+    }
+    if (place.offset < headEnd) {
+      invalid(`starts at ${place.offset}, inside the head, which ends at ${headEnd}`, {
         file: source.name,
         field: name,
       });

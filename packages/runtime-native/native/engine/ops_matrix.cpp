@@ -19,8 +19,8 @@ const uint8_t* weight_bytes(const Context& context, uint64_t offset, uint64_t le
 
 const float* weight_floats(const Context& context, Offset offset, uint64_t count) {
   if (offset < 0) return nullptr;
-  if (offset % 4) throw Error("INTERNAL", "f32 weights at " + std::to_string(offset) + " are not aligned");
-  return reinterpret_cast<const float*>(weight_bytes(context, static_cast<uint64_t>(offset), 4 * count));
+  weight_bytes(context, static_cast<uint64_t>(offset), 4 * count);
+  return context.storage.weights().floats(static_cast<uint64_t>(offset), count);
 }
 
 StripedMatrix::StripedMatrix(const TiledMatrix& matrix, Dtype dtype)

@@ -201,6 +201,14 @@ std::unique_ptr<Weights> Weights::open_direct(int fd, uint64_t size, std::span<c
   return std::make_unique<DirectWeights>(fd, size, resident, io);
 }
 
+const float* Weights::floats(uint64_t offset, uint64_t count) const {
+  const uint8_t* bytes = at(offset, 4 * count);
+  if (reinterpret_cast<uintptr_t>(bytes) % alignof(float) == 0) return reinterpret_cast<const float*>(bytes);
+  std::vector<float>& copy = copies_.emplace_back(count);
+  std::memcpy(copy.data(), bytes, 4 * count);
+  return copy.data();
+}
+
 std::unique_ptr<Weights> Weights::open(int fd, uint64_t size, WeightMode mode, unsigned threads) {
   if (mode == WeightMode::resident) return std::make_unique<ResidentWeights>(fd, size, threads);
   return std::make_unique<MappedWeights>(fd, size);

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include <span>
+#include <vector>
 
 #include "engine.h"
 
@@ -23,6 +24,9 @@ class Weights {
   uint64_t size() const { return size_; }
   /// Where bytes of the file stand in memory; they must lie in it.
   virtual const uint8_t* at(uint64_t offset, [[maybe_unused]] uint64_t length) const { return data_ + offset; }
+  /// f32 numbers of the file; a copy of them where its bytes are not aligned. They must lie in it. Not from several threads
+  /// at once.
+  const float* floats(uint64_t offset, uint64_t count) const;
   /// Anonymous bytes held; 0 when mapped.
   virtual uint64_t resident_bytes() const = 0;
   /// A batch begins to read.
@@ -36,6 +40,9 @@ class Weights {
  protected:
   const uint8_t* data_ = nullptr;
   uint64_t size_ = 0;
+
+ private:
+  mutable std::vector<std::vector<float>> copies_;
 };
 
 }  // namespace cflow
