@@ -85,6 +85,27 @@ describe.runIf(process.platform === 'linux')('signals', () => {
     expect({ signal, output }).toEqual({ signal: null, output: 'NOT_READABLE\n' });
   });
 
+  it('a handler that JavaScript installs during a batch does not keep a page fault going', async () => {
+    await writeFile(model, (await goldenFile('arch2_4', { dtype: 'q4_0' }, { contextLength: 4096 })).bytes);
+    const { signal, output } = node(`
+      const { Model } = await import(${JSON.stringify(new URL('../dist/index.js', import.meta.url).href)});
+      const slow = { isa: 'scalar', threads: 1, maxBatch: 4096 };
+      const model = await Model.open(path, { engine: 'native', weights: 'mapped', ...slow });
+      const session = model.createSession();
+      let ended = false;
+      // A single batch, of seconds.
+      const run = session.prefill(Array.from({ length: 1000 }, (_, i) => i % 60)).catch(({ code }) => code);
+      run.then(() => (ended = true));
+      await setTimeout(100);
+      process.on('SIGBUS', () => {});
+      truncateSync(path, 4096);
+      if (ended) throw new Error('the batch was too short');
+      console.log(await run);
+      process.exit();
+    `);
+    expect({ signal, output }).toEqual({ signal: null, output: 'NOT_READABLE\n' });
+  });
+
   it('a worker that alone loaded the addon leaves no handler in unmapped code', () => {
     const { signal, output } = node(`
       const worker = new Worker(\`require(\${JSON.stringify(ADDON)}).availableMemory()\`, { eval: true, execArgv: [] });

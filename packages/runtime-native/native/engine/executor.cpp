@@ -74,6 +74,7 @@ void Executor::run(const Tokens& tokens, std::vector<KvCache>& caches, KvSpill* 
     run_phase(i);
     shared += phases_[i].shared;
   }
+  storage_.end();
   if (tokens.count == 1) shared_phases_.store(shared, std::memory_order_relaxed);
   try {
     throw_failure();

@@ -22,6 +22,7 @@ class Storage {
   StreamRing* streams() const { return streams_.get(); }
 
   void begin(uint32_t tokens);
+  void end() { weights_->end(); }
   /// Not while a batch runs.
   TierStats stats() const;
 

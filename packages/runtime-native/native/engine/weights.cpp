@@ -15,6 +15,7 @@
 
 #include "../base/descriptor.h"
 #include "../base/sigbus.h"
+#include "../base/sigbus_watch.h"
 #include "../base/memory.h"
 
 namespace cflow {
@@ -79,7 +80,8 @@ class MappedWeights : public Weights {
   }
   uint64_t resident_bytes() const override { return 0; }
   bool faulted() const override { return guard_->faulted(); }
-  void begin() const override { SigbusGuard::keep_installed(); }
+  void begin() override { watch_.begin(); }
+  void end() override { watch_.end(); }
   bool whole() const override {
     struct stat now = {};
     if (fstat(file_.get(), &now) != 0 || now.st_size != opened_.st_size) return false;
@@ -101,6 +103,7 @@ class MappedWeights : public Weights {
   const Mapping mapping_;
   const Descriptor file_;
   std::optional<SigbusGuard> guard_;
+  SigbusWatch watch_;
   /// As when the file was last known to be what was opened.
   mutable struct stat opened_ = {};
   uint8_t head_[kHead];
@@ -129,7 +132,8 @@ class ResidentWeights final : public Weights {
   }
   uint64_t resident_bytes() const override { return block_.size(); }
   bool faulted() const override { return false; }
-  void begin() const override {}
+  void begin() override {}
+  void end() override {}
   bool whole() const override { return true; }
 
  private:

@@ -29,8 +29,9 @@ class Weights {
   const float* floats(uint64_t offset, uint64_t count) const;
   /// Anonymous bytes held; 0 when mapped.
   virtual uint64_t resident_bytes() const = 0;
-  /// A batch begins to read.
-  virtual void begin() const = 0;
+  /// A batch begins to read, or has ended.
+  virtual void begin() = 0;
+  virtual void end() = 0;
   /// True once a page could not be read: the file has become shorter, or its disk fails. The page reads as zeros then.
   virtual bool faulted() const = 0;
   /// False when a file that is mapped or fetched from has become shorter, or was written to. The rest of its last page reads

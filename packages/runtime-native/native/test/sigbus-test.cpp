@@ -138,6 +138,19 @@ void test_later_handler() {
           survives();
         }) == 0,
         "a later handler");
+  // Installed while a file is read: it hears of the page fault again and again, until the handler is put back.
+  check(end_of([] {
+          const MappedFile file;
+          const SigbusGuard guard(file.data(), kBytes);
+          handle(count);
+          file.shrink();
+          std::thread reader([&] { check(file.byte(0) == 0, "a page that another handler heard of"); });
+          while (seen < 100) std::this_thread::yield();
+          SigbusGuard::keep_installed();
+          reader.join();
+          check(guard.faulted(), "a fault under another handler is noted in the end");
+        }) == 0,
+        "a handler that is installed while a file is read");
   // Handlers that come and go for long: no limit is reached.
   check(end_of([] {
           for (int i = 0; i < 1000; i++) {
