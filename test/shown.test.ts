@@ -11,12 +11,14 @@ import { promisify } from 'node:util';
 import { expect, it, onTestFinished } from 'vitest';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
-const PACKAGES = {
-  convert: 'cflow-convert',
-  inspect: 'cflow-inspect',
-  bench: 'cflow-bench',
-  serve: 'cflow-serve',
-  'runtime-native': 'cflow-run',
+/** Commands, and the package of each. */
+const COMMANDS = {
+  'cflow-convert': 'convert',
+  'cflow-inspect': 'inspect',
+  'cflow-bench': 'bench',
+  'cflow-serve': 'serve',
+  'cflow-run': 'runtime-native',
+  'cflow-chat': 'runtime-native',
 };
 
 interface Shown {
@@ -45,8 +47,8 @@ async function clone(): Promise<string> {
   onTestFinished(() => rm(folder, { recursive: true }));
   await symlink(join(ROOT, 'models'), join(folder, 'models'));
   await mkdir(join(folder, 'bin'));
-  const cases = Object.entries(PACKAGES).map(
-    ([name, command]) =>
+  const cases = Object.entries(COMMANDS).map(
+    ([command, name]) =>
       `${command}) exec "${process.execPath}" "${join(ROOT, 'packages', name, 'bin', command)}.js" "$@";;`,
   );
   const script = `#!/bin/sh\ncommand=$1; shift\ncase $command in ${cases.join(' ')} *) exit 127;; esac\n`;

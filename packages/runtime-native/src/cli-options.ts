@@ -351,8 +351,12 @@ function parseBias(list: string): Record<number, number> {
 }
 
 /** Variables of a chat template: the values are JSON, or texts where they are none. */
-export function templateVariables(args: Arguments): TemplateVariables {
-  const pairs = (args.templateOption ?? []).map((pair) => {
+export function templateVariables({
+  templateOption = [],
+}: {
+  readonly templateOption?: readonly string[] | undefined;
+}): TemplateVariables {
+  const pairs = templateOption.map((pair) => {
     const [, name, value] = /^([A-Za-z_]\w*)=(.*)$/s.exec(pair) ?? [];
     if (name !== undefined && value !== undefined) return [name, jsonOrText(value)] as const;
     throw new CflowError('USAGE', `${JSON.stringify(pair)} is not like enable_thinking=false`, {

@@ -17,16 +17,17 @@ export interface Position {
   readonly configurations: readonly (readonly [number, Stack | undefined])[];
 }
 
-/** Positions to keep before a token; 1 KiB each. */
+/** Positions to keep before a token, 1 KiB each, and their configurations together. */
 const MAX_POSITIONS = 8192;
+const MAX_KEPT = 250_000;
 /** In the table of positions by position and byte. */
 const UNKNOWN = 0;
 /** What `Machine.step` returns where a byte is not allowed. */
 export const NOWHERE = -1;
 /** Configurations of one position. */
 const MAX_CONFIGURATIONS = 4096;
-/** Configurations to look at for one token: about a second. */
-const MAX_WORK = 5_000_000;
+/** Configurations to look at for one token: less than a second, and some 100 MB. */
+const MAX_WORK = 1_000_000;
 
 /**
  * Steps through a grammar, for any number of texts. Positions have numbers, which hold for one token: until `begin` is called
@@ -42,6 +43,7 @@ export class Machine {
   #numbers = new Map<string, number>();
   /** 256 entries for each position. */
   #next = new Int32Array(0);
+  #kept = 0;
   #work = 0;
 
   constructor(automaton: Automaton) {
@@ -53,7 +55,7 @@ export class Machine {
   /** The number of a position before a token; absent = before the first. The work for the token is bounded. */
   begin(position?: Position): number {
     this.#work = 0;
-    if (this.#positions.length > MAX_POSITIONS) this.#forget();
+    if (this.#positions.length > MAX_POSITIONS || this.#kept > MAX_KEPT) this.#forget();
     return position ? this.#number(position) : this.#closure([[this.#automaton.start, undefined]]);
   }
 
@@ -71,6 +73,7 @@ export class Machine {
   #forget(): void {
     this.#stacks = new Map();
     this.#numbers = new Map();
+    this.#kept = 0;
     this.#next = new Int32Array(64 * 256);
     // No position has the number of what is unknown.
     this.#positions = [{ complete: false, configurations: [] }];
@@ -130,6 +133,7 @@ export class Machine {
     const known = this.#numbers.get(key);
     if (known !== undefined) return known;
     const number = this.#positions.push(position) - 1;
+    this.#kept += position.configurations.length;
     this.#numbers.set(key, number);
     if (this.#next.length < this.#positions.length * 256) {
       const grown = new Int32Array(2 * this.#next.length);
