@@ -7,6 +7,7 @@
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
+import { documentSections } from './config-doc.mjs';
 
 const at = (path) => fileURLToPath(new URL(`../${path}`, import.meta.url));
 export const DOCUMENT = at('docs/format.md');
@@ -94,6 +95,7 @@ export function sections(format) {
     sectionKinds: `\`kind\` of a section: ${idList(format.SECTION_KINDS)}.`,
     streamKinds: `\`kind\` of a stream: ${idList(Object.fromEntries(format.STREAM_KINDS.map((name, id) => [name, id])))}.`,
     limits: limitTable(format),
+    ...documentSections(format),
     exitCodes: exitCodeTable(format),
   };
 }

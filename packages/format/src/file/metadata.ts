@@ -12,8 +12,11 @@ export const metadataSchema = z.strictObject({
   /** Contents of tokenizer.json and of the chat template, as they were. */
   tokenizer: z
     .strictObject({
+      /** Text of tokenizer.json, as it was. */
       tokenizerJson: z.string(),
+      /** Text of tokenizer_config.json, as it was. */
       tokenizerConfigJson: z.string().optional(),
+      /** Text of the chat template, as it was. */
       chatTemplate: z.string().optional(),
       /** Entries of the vocabulary; rows of the embedding beyond it are never generated. */
       vocabSize: z.int().min(1),
@@ -22,28 +25,52 @@ export const metadataSchema = z.strictObject({
   /** What generation_config.json says about sampling. */
   generation: z
     .strictObject({
+      /** Divides the logits. */
       temperature: z.number().min(0).max(100).optional(),
+      /** Most likely tokens that are sampled from; 0 = all. */
       topK: z
         .int()
         .min(0)
         .max(2 ** 31)
         .optional(),
+      /** Share of probability that is sampled from. */
       topP: z.number().min(0).max(1).optional(),
+      /** Least probability, as a share of the largest. */
       minP: z.number().min(0).max(1).optional(),
+      /** Share of probability of typical sampling. */
       typicalP: z.number().min(0).max(1).optional(),
+      /** Divides positive logits of tokens that occurred, multiplies negative ones. */
       repetitionPenalty: z.number().positive().max(100).optional(),
     })
     .optional(),
+  /** Where the weights are from. */
   source: z.strictObject({
     /** Repository, directory name or preset; never an absolute path, so that the same input gives the same bytes. */
     name: z.string(),
+    /** Commit of the repository. */
     revision: z.string().optional(),
-    files: z.array(z.strictObject({ name: z.string(), bytes: z.int().min(0), sha256 })).max(100_000),
+    /** Files that the model was made from; never absolute paths. */
+    files: z
+      .array(
+        z.strictObject({
+          /** Within the directory or repository. */
+          name: z.string(),
+          /** Its size. */
+          bytes: z.int().min(0),
+          /** SHA-256, 64 lower-case hexadecimal digits. */
+          sha256,
+        }),
+      )
+      .max(100_000),
   }),
+  /** What made the file. */
   converter: z.strictObject({
+    /** Release of the converter. */
     version: z.string(),
+    /** Texts, numbers and booleans by name. */
     options: z.record(z.string(), z.union([z.string(), z.number(), z.boolean()])),
   }),
+  /** CRC-32 as eight lower-case hexadecimal digits, by region: every stream and expert table, nothing else. */
   checksums: z.record(z.string(), crc32Hex),
   /** Version 6 alone: whatever else belongs to the file, by name; readers keep it and do not look at it. */
   extensions: z.record(z.string(), z.json()).optional(),

@@ -117,7 +117,7 @@ export const GROUP_DESCRIPTOR = struct('GroupDescriptor', 56, [
   ['first_layer', 'u16', 'first layer of the group'],
   ['layer_count', 'u16', 'layers in the group'],
   ['reserved', 'u32', '0'],
-  ['offset', 'u64', 'first byte of the group in the sequential region'],
+  ['offset', 'u64', 'first byte of the group: its attention stage'],
   ['length', 'u64', 'bytes from there to the end of its last stream'],
   ['attention_offset', 'u64', 'attention stage'],
   ['attention_length', 'u64', ''],

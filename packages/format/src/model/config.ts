@@ -33,53 +33,76 @@ export const ACTIVATIONS = ['gelu', 'gelu_tanh', 'silu'] as const;
 export type Activation = (typeof ACTIVATIONS)[number];
 
 const ropeScaling = z.discriminatedUnion('type', [
-  z.strictObject({ type: z.literal('linear'), factor: z.number().positive() }),
   z.strictObject({
-    type: z.literal('llama3'),
+    /** Frequencies are divided by the factor. */
+    type: z.literal('linear'),
+    /** Divides every frequency. */
     factor: z.number().positive(),
+  }),
+  z.strictObject({
+    /** Long waves are divided by the factor, short ones kept, those between interpolated by their turns. */
+    type: z.literal('llama3'),
+    /** Divides the frequencies of long waves. */
+    factor: z.number().positive(),
+    /** Turns within the original context up to which a wave is divided. */
     lowFreqFactor: z.number().positive(),
+    /** Turns within the original context from which on a wave is kept; more than lowFreqFactor. */
     highFreqFactor: z.number().positive(),
+    /** Tokens that turns are counted over. */
     originalContextLength: count(2 ** 31),
   }),
-  /** Long waves are divided by the factor, short ones kept, those between blended over the dimensions. */
   z.strictObject({
+    /** Long waves are divided by the factor, short ones kept, those between blended over the dimensions. */
     type: z.literal('yarn'),
+    /** Divides the frequencies of long waves. */
     factor: z.number().positive(),
+    /** Tokens that turns are counted over. */
     originalContextLength: count(2 ** 31),
-    /** Turns within the original context from which on a wave is kept, and below which it is divided. */
+    /** Turns within the original context from which on a wave is kept. */
     betaFast: z.number().positive(),
+    /** Turns within the original context below which a wave is divided. */
     betaSlow: z.number().positive(),
     /** Round the blended range outwards to whole dimensions. */
     truncate: z.boolean(),
   }),
-  /** From originalContextLength on the base grows with the position. */
   z.strictObject({
+    /** From originalContextLength on the base grows with the position. */
     type: z.literal('dynamic'),
+    /** How fast the base grows. */
     factor: z.number().min(1),
+    /** Position from which on it grows. */
     originalContextLength: count(2 ** 31),
   }),
-  /** Only the first `pairs` pairs rotate; exponents count over all of rotaryDim. */
   z.strictObject({
+    /** Only the first `pairs` pairs rotate; exponents count over all of rotaryDim. */
     type: z.literal('proportional'),
+    /** Pairs that rotate; twice as many dimensions are at most rotaryDim. */
     pairs: count(MAX_COLUMNS),
+    /** Divides their frequencies. */
     factor: z.number().positive(),
   }),
 ]);
 
 /** Rotary embedding, split-half convention: dimension i pairs with i + rotaryDim/2 (report §3.7.2). */
 const rope = z.strictObject({
+  /** Base of the frequencies: θ^(−2i/rotaryDim) radians a position for pair i. */
   theta: z.number().positive(),
   /** Leading dimensions of a head that rotate; even, at most headDim. */
   rotaryDim: count(MAX_COLUMNS),
+  /** How frequencies are scaled; absent = not at all. */
   scaling: ropeScaling.optional(),
 });
 
 const attention = z.strictObject({
+  /** Query heads; heads × headDim is at most 1,048,576. */
   heads: count(MAX_Q_HEADS),
+  /** Key/value heads; divides heads. Query head h reads key/value head ⌊h · kvHeads / heads⌋. */
   kvHeads: count(MAX_KV_HEADS),
+  /** Dimensions of a head. */
   headDim: count(MAX_COLUMNS),
   /** Keys visible to a query, itself included; absent = all. */
   slidingWindow: count(2 ** 31).optional(),
+  /** Absent = no rotation. */
   rope: rope.optional(),
   /** Multiplies q·k; 1/√headDim unless the family says otherwise. */
   scale: z.number().positive(),
@@ -95,21 +118,29 @@ const attention = z.strictObject({
   valueFromKey: z.boolean().optional(),
   /** Keys and values are those of this earlier layer: no k_proj, v_proj or k_norm, and no cache of its own. */
   kvFrom: z.int().min(0).optional(),
+  /** q, k and v projections have biases. */
   biasQkv: z.boolean().default(false),
+  /** The output projection has a bias. */
   biasOut: z.boolean().default(false),
 });
 
 const ffn = z.strictObject({
   /** Width d_ff of the gated FFN: down(act(gate x) · up x). */
   dim: count(MAX_COLUMNS),
+  /** Of the gate. */
   activation: z.enum(ACTIVATIONS),
+  /** gate, up and down have biases. */
   bias: z.boolean().default(false),
 });
 
 const experts = z.strictObject({
+  /** Experts of the layer. */
   count: count(MAX_EXPERTS),
+  /** Experts that a token chooses; at most count. */
   topK: count(MAX_EXPERTS),
+  /** Width of an expert, which is a gated FFN without biases. */
   dim: count(MAX_COLUMNS),
+  /** Of the gates. */
   activation: z.enum(ACTIVATIONS),
   /** true: the weights of the chosen sum to 1 (softmax over the chosen k); false: raw softmax over all experts. */
   normalizeTopK: z.boolean().default(true),
@@ -117,6 +148,7 @@ const experts = z.strictObject({
   ownNorms: z.boolean().optional(),
   /** The router reads routerScale · norm(residual) with a norm of its own, not what the experts read. */
   routerNorm: z.boolean().optional(),
+  /** Multiplies what the router reads; needs routerNorm. Absent = 1. */
   routerScale: z.number().positive().optional(),
   /** Stored factors of the chosen weights, one per expert. */
   expertScale: z.boolean().optional(),
@@ -144,10 +176,13 @@ export const NORM_STYLES = {
 export type NormStyle = keyof typeof NORM_STYLES;
 
 const layer = z.strictObject({
+  /** Every layer has it. */
   attention,
+  /** The dense FFN; a layer has one, experts, or both. */
   ffn: ffn.optional(),
+  /** The routed experts. */
   experts: experts.optional(),
-  /** Absent = pre. */
+  /** Where both blocks are normed: on their inputs, on their outputs, or on both. Absent = pre. */
   norms: z.enum(Object.keys(NORM_STYLES) as [NormStyle, ...NormStyle[]]).optional(),
   /** The residual after the layer is multiplied by a stored number. */
   outputScale: z.boolean().optional(),
@@ -160,17 +195,28 @@ export const modelConfigSchema = z
     name: z.string().min(1).max(256),
     /** Model type of the source, e.g. `llama`; `cflow` for the report's own models. */
     family: z.string().min(1).max(64),
+    /** d, the width of the residual. */
     hiddenDim: count(MAX_COLUMNS),
+    /** Rows of embedding and LM head. */
     vocabSize: count(MAX_VOCAB),
+    /** Positions that the model was made for. */
     contextLength: count(2 ** 31),
+    /** ε of every RMSNorm. */
     normEps: z.number().positive().max(1),
+    /** The LM head is the embedding. */
     tiedEmbeddings: z.boolean().default(false),
     /** Every layer gets `dim` more inputs of a token, from a second embedding and from the first. */
-    perLayerInput: z.strictObject({ dim: count(MAX_COLUMNS) }).optional(),
+    perLayerInput: z
+      .strictObject({
+        /** Inputs of a layer; layers × dim is at most 1,048,576. */
+        dim: count(MAX_COLUMNS),
+      })
+      .optional(),
     /** Multiply embeddings by √hiddenDim (feature_flags bit 0). */
     scaleEmbeddings: z.boolean().default(false),
     /** c·tanh(logit/c); absent = off. */
     finalLogitSoftcap: z.number().positive().optional(),
+    /** How FFN and expert outputs join the residual; section 14. */
     combineStyle: z.enum(COMBINE_STYLE_NAMES as [CombineStyle, ...CombineStyle[]]),
     /** δd: the FFN of layer ℓ reads the output of layer ℓ − δd. */
     denseDelay: z.int().min(0).max(MAX_DELAY).default(0),
@@ -180,7 +226,9 @@ export const modelConfigSchema = z
     mergeInterval: count(MAX_LAYERS).optional(),
     /** fixedPoint: how often each block of weights is iterated. */
     iterations: count(255).optional(),
+    /** First token of a prompt; below vocabSize. */
     bosTokenId: z.int().min(0).optional(),
+    /** Tokens that end an answer; below vocabSize. */
     eosTokenIds: z.array(z.int().min(0)).max(64).default([]),
     /** One entry per stored layer (per block for fixedPoint). */
     layers: z.array(layer).min(1).max(MAX_LAYERS),
