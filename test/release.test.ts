@@ -47,7 +47,7 @@ function importsOf(text: string): string[] {
 describe.each(FOLDERS)('@cflow/%s as packed', (folder) => {
   const home = join(ROOT, 'packages', folder);
 
-  it('has what its sources and its copy of the kit compile to, licence, README, commands, native sources and results, and nothing else', async () => {
+  it('has what its sources and its copy of the kit compile to, licence, README, commands, native sources, results and page, and nothing else', async () => {
     const sources = (await filesOf(join(home, 'src'))).map((path) =>
       path.slice(home.length + '/src/'.length),
     );
@@ -64,7 +64,8 @@ describe.each(FOLDERS)('@cflow/%s as packed', (folder) => {
       .filter((path) => !path.startsWith('native/test/'));
     const bin = Object.values((pack(folder).manifest.bin ?? {}) as Record<string, string>);
     const results = existsSync(join(home, 'results')) ? await filesOf(join(home, 'results')) : [];
-    const read = results.map((path) => path.slice(home.length + 1));
+    const page = existsSync(join(home, 'page')) ? await filesOf(join(home, 'page')) : [];
+    const read = [...results, ...page].map((path) => path.slice(home.length + 1));
     const own = [...outputs, ...compiled, ...bin, ...read, ...(compiled.length > 0 ? ['install.mjs'] : [])];
     expect(pack(folder).files).toEqual([...own, 'LICENSE', 'README.md', 'package.json'].sort());
     expect(pack(folder).bytes.length).toBeLessThan(500_000);

@@ -8,6 +8,8 @@ export interface BackendStats {
   readonly running: number;
   /** Sequences that wait for a place. */
   readonly waiting: number;
+  /** Prompt tokens so far that did not have to be computed, as another sequence began with them. */
+  readonly reusedTokens: number;
   /** Figures of the engine. */
   readonly engine: EngineStats;
 }
@@ -58,7 +60,7 @@ export class SessionBackend implements Backend {
     const session = this.#model.createSession();
     const engine = session.stats();
     void session.close();
-    return { running: this.#running, waiting: this.#waiting.length, engine };
+    return { running: this.#running, waiting: this.#waiting.length, reusedTokens: 0, engine };
   }
 
   async close(): Promise<void> {

@@ -47,8 +47,9 @@ export async function sendEvents(
     }
     raw.end('data: [DONE]\n\n');
   } catch (error) {
-    if (error instanceof ClientGone) raw.destroy();
-    else raw.end(frame(toApiError(error).envelope));
+    const cause = options.signal.aborted ? options.signal.reason : error;
+    if (cause instanceof ClientGone || error instanceof ClientGone) raw.destroy();
+    else raw.end(frame(toApiError(cause).envelope));
   } finally {
     clearInterval(alive);
     await events.return();

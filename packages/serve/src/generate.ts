@@ -1,4 +1,5 @@
 /** A request's answers, piece by piece. A whole answer is the fold of the pieces that a stream would send. */
+import { setMaxListeners } from 'node:events';
 import type { FinishReason, GeneratedToken, GenerateOptions, TextTokenizer } from '@cflow/runtime-native';
 import { badRequest } from './errors.js';
 import type { Lease } from './pool.js';
@@ -75,6 +76,7 @@ export async function* generate(lease: Lease, task: Task, tally: Tally): AsyncGe
   const tokenizer = lease.model.tokenizer;
   const abort = new AbortController();
   const signal = AbortSignal.any([task.signal, abort.signal]);
+  setMaxListeners(0, signal);
   const answers = task.prompts.flatMap((ids, at) =>
     Array.from({ length: task.n }, (_, i) => {
       const tokens = lease.backend.generate({ ...optionsOf(lease, task, ids, i), signal });

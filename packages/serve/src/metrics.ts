@@ -122,10 +122,11 @@ export class Metrics {
     this.#loads.inc({ model, event });
   }
 
-  /** Tokens that a model generated so far. */
-  async generated(model: string): Promise<number> {
-    const { values } = await this.#generated.get();
-    return values.find(({ labels }) => labels.model === model)?.value ?? 0;
+  /** Tokens of a model so far. */
+  async tokens(model: string): Promise<{ prompt_tokens: number; generated_tokens: number }> {
+    const of = async (counter: Counter<'model'>) =>
+      (await counter.get()).values.find(({ labels }) => labels.model === model)?.value ?? 0;
+    return { prompt_tokens: await of(this.#prompt), generated_tokens: await of(this.#generated) };
   }
 
   /** The same pieces, measured. */

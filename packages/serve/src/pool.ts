@@ -1,5 +1,4 @@
 /** Models within one memory budget: loaded on demand, the one used longest ago unloaded. */
-import { freemem } from 'node:os';
 import { crc32 } from 'node:zlib';
 import { CflowError, openModel } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
@@ -39,16 +38,13 @@ export interface Lease extends LoadedModel {
 
 /** How a pool opens models. */
 export interface PoolOptions {
-  /** Bytes that the models may take together; absent = most of what the system has left. */
-  readonly memory?: number | undefined;
+  /** Bytes of the files that may be in memory together. */
+  readonly room: number;
   readonly open?: OpenModelOptions | undefined;
   readonly backend: (model: Model) => Backend;
   /** Told of models that are loaded and unloaded. */
   readonly onChange?: ((event: 'loaded' | 'unloaded', id: string, ms: number) => void) | undefined;
 }
-
-/** Share of the available memory that models take by default. */
-const DEFAULT_SHARE = 0.8;
 
 interface Entry {
   readonly info: ModelInfo;
@@ -82,14 +78,10 @@ async function readInfo(spec: ModelSpec): Promise<ModelInfo> {
   }
 }
 
-/** Bytes that this process could still take; Node knows the limits of cgroups from 20.13 on. */
-const availableMemory = (): number => process.availableMemory?.() ?? freemem();
-
 /** The models of a server. */
 export class ModelPool {
   readonly #entries: ReadonlyMap<string, Entry>;
   readonly #options: PoolOptions;
-  readonly #memory: number;
   /** Loads one after the other: two at once would both take the memory that is left. */
   #turn: Promise<unknown> = Promise.resolve();
   #clock = 0;
@@ -105,7 +97,6 @@ export class ModelPool {
     });
     this.#entries = new Map(infos.map((info) => [info.id, entry(info)]));
     this.#options = options;
-    this.#memory = options.memory ?? DEFAULT_SHARE * availableMemory();
   }
 
   /** The models, and those in memory. */
@@ -175,10 +166,10 @@ export class ModelPool {
   }
 
   async #open(entry: Entry): Promise<LoadedModel> {
-    const { memory, open, backend, onChange } = this.#options;
+    const { open, backend, onChange } = this.#options;
     await this.#makeRoom(entry.info.fileBytes);
     const start = performance.now();
-    const model = await Model.open(entry.info.path, memory === undefined ? open : { ...open, memory });
+    const model = await Model.open(entry.info.path, open);
     const loaded = { info: entry.info, model, encoder: new PromptEncoder(model), backend: backend(model) };
     entry.loaded = loaded;
     onChange?.('loaded', entry.info.id, performance.now() - start);
@@ -190,7 +181,7 @@ export class ModelPool {
     for (;;) {
       const loaded = [...this.#entries.values()].filter((entry) => entry.loaded);
       const taken = loaded.reduce((sum, { info }) => sum + info.fileBytes, 0);
-      if (loaded.length === 0 || taken + fileBytes <= this.#memory) return;
+      if (loaded.length === 0 || taken + fileBytes <= this.#options.room) return;
       const [idle] = loaded.filter(({ leases }) => leases === 0).sort((a, b) => a.used - b.used);
       if (idle) await this.#unload(idle);
       else await new Promise<void>((resolve) => (this.#onRelease = resolve));

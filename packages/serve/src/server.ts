@@ -1,5 +1,6 @@
 /** The server: routes and what every request passes. */
 import type { Socket } from 'node:net';
+import { freemem } from 'node:os';
 import { packageVersion } from '@cflow/format/node';
 import { nativeMachine, type OpenModelOptions, threadBudget } from '@cflow/runtime-native';
 import cors from '@fastify/cors';
@@ -23,6 +24,7 @@ import { ModelPool, type ModelSpec, readModels } from './pool.js';
 import { chatRoute } from './routes/chat.js';
 import { completionsRoute } from './routes/completions.js';
 import { modelRoutes } from './routes/models.js';
+import { pageRoutes } from './routes/page.js';
 import { statusRoutes } from './routes/status.js';
 import type { Service } from './service.js';
 
@@ -59,6 +61,11 @@ export interface CflowServer {
   drain(): Promise<void>;
 }
 
+/** Share of the available memory that models take by default. */
+const DEFAULT_SHARE = 0.8;
+/** Bytes that this process could still take; Node knows the limits of cgroups from 20.13 on. */
+const availableMemory = (): number => process.availableMemory?.() ?? freemem();
+
 const MEASURED_BYTES = 256 * 2 ** 20;
 
 /**
@@ -74,7 +81,8 @@ export async function createServer(options: ServerOptions): Promise<CflowServer>
     transform: jsonSchemaTransform,
   });
   hook(app, service, options);
-  for (const route of [chatRoute, completionsRoute, modelRoutes, statusRoutes]) route(app, service);
+  for (const route of [chatRoute, completionsRoute, modelRoutes, statusRoutes, pageRoutes])
+    route(app, service);
   await app.ready();
   (await service.pool.acquire(options.models[0]!.id)).release();
   return { app, service, drain: () => drain(app, service, options.drainMs ?? LIMITS.drainMs) };
@@ -110,8 +118,8 @@ async function serviceOf(options: ServerOptions, log: FastifyBaseLogger): Promis
   const metrics = new Metrics();
   const { maxSequences = LIMITS.maxSequences, maxQueue = LIMITS.maxQueue } = options;
   const pool = new ModelPool(infos, {
-    memory: options.memory,
-    open: options.open,
+    room: options.memory ?? DEFAULT_SHARE * availableMemory(),
+    open: { ...options.open, memory: options.memory },
     // Requests are counted at the door; a request may be several sequences.
     backend: (model) =>
       new SessionBackend(model, { maxSequences, maxQueue: (maxSequences + maxQueue) * LIMITS.choices }),
@@ -176,8 +184,7 @@ const isOpen = ({ routeOptions }: FastifyRequest) =>
 function logError(error: unknown, request: FastifyRequest): void {
   const { details, cause } = toApiError(error);
   if (details.status >= 500) request.log.error({ err: cause ?? error }, 'request failed');
-  else
-    request.log.info({ status: details.status, code: details.code, param: details.param }, 'request refused');
+  else request.log.info({ status: details.status, code: details.code }, 'request refused');
 }
 
 function sendError(error: unknown, reply: FastifyReply): FastifyReply {
