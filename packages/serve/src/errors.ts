@@ -88,7 +88,7 @@ export const shuttingDown = (): ApiError =>
 const OF_LIBRARY: Partial<Record<ErrorCode, Omit<ApiErrorDetails, 'param'>>> = {
   USAGE: { status: 400, type: 'invalid_request_error' },
   UNSUPPORTED: { status: 400, type: 'invalid_request_error', code: 'unsupported' },
-  LIMIT_EXCEEDED: { status: 400, type: 'invalid_request_error', code: 'context_length_exceeded' },
+  LIMIT_EXCEEDED: { status: 400, type: 'invalid_request_error', code: 'limit_exceeded' },
   MEMORY: { status: 503, type: 'server_error', code: 'out_of_memory', retryAfter: 10 },
 };
 
@@ -127,8 +127,13 @@ function ofLibrary(error: CflowError): ApiError {
       error,
     );
   }
-  const param = requestField(error.details.field);
-  return new ApiError(param ? `${param}: ${error.problem}` : error.problem, { ...details, param }, error);
+  const { field } = error.details;
+  const param = requestField(field);
+  const beyond = error.code === 'LIMIT_EXCEEDED' && (field === 'ids' || field === 'maxTokens');
+  const code = beyond ? 'context_length_exceeded' : (details.code ?? null);
+  const places = [param, field?.startsWith('#') ? field : undefined].filter((place) => place != null);
+  const message = [...places, error.problem].join(': ');
+  return new ApiError(message, { ...details, code, param }, error);
 }
 
 interface SchemaIssue {

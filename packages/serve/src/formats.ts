@@ -1,7 +1,8 @@
 /** Pieces and answers in the two shapes of OpenAI's API. */
 import { randomUUID } from 'node:crypto';
+import type { ToolCall } from '@cflow/runtime-native';
 import type { Folded, Piece, Tally, TokenLogprobs, WrittenToken } from './generate.js';
-import type { ChatAnswer, ChatChunk, ChatLogprobs } from './schema/chat.js';
+import type { ChatAnswer, ChatChunk, ChatLogprobs, ToolCallField } from './schema/chat.js';
 import type { Usage } from './schema/common.js';
 import type { CompletionAnswer, CompletionLogprobs } from './schema/completions.js';
 
@@ -12,6 +13,8 @@ export interface Head {
   readonly created: number;
   readonly model: string;
 }
+
+type Spoken = Pick<Folded, 'text' | 'reasoning' | 'calls'>;
 
 /** How one endpoint writes its answers. */
 export interface Format<Event, Answer> {
@@ -44,28 +47,46 @@ export const CHAT: Format<ChatChunk, ChatAnswer> = {
   prefix: 'chatcmpl',
   opening: (head, index) =>
     chunk(head, [{ index, delta: { role: 'assistant', content: '' }, logprobs: null, finish_reason: null }]),
-  event: (head, { choice, text, logprobs, finish }) =>
+  event: (head, { choice, logprobs, finish, ...piece }) =>
     chunk(head, [
-      {
-        index: choice,
-        delta: text ? { content: text } : {},
-        logprobs: chatLogprobs(logprobs),
-        finish_reason: finish,
-      },
+      { index: choice, delta: deltaOf(piece), logprobs: chatLogprobs(logprobs), finish_reason: finish },
     ]),
   usage: (head, usage) => ({ ...chunk(head, []), usage }),
   answer: (head, answers, usage) => ({
     ...head,
     object: 'chat.completion',
-    choices: answers.map(({ text, logprobs, finish }, index) => ({
+    choices: answers.map(({ logprobs, finish, ...answer }, index) => ({
       index,
-      message: { role: 'assistant', content: text, refusal: null },
+      message: messageOf(answer),
       logprobs: chatLogprobs(logprobs),
       finish_reason: finish,
     })),
     usage,
   }),
 };
+
+/** An answer that only calls tools has no text. */
+const messageOf = ({ text, reasoning, calls }: Spoken): ChatAnswer['choices'][number]['message'] => ({
+  role: 'assistant',
+  content: text === '' && calls.length > 0 ? null : text,
+  refusal: null,
+  ...(reasoning && { reasoning_content: reasoning }),
+  ...(calls.length > 0 && { tool_calls: calls.map(callOf) }),
+});
+
+const deltaOf = ({ text, reasoning, calls, callsBefore }: Spoken & Pick<Piece, 'callsBefore'>) => ({
+  ...(text && { content: text }),
+  ...(reasoning && { reasoning_content: reasoning }),
+  ...(calls.length > 0 && {
+    tool_calls: calls.map((call, i) => ({ index: callsBefore + i, ...callOf(call) })),
+  }),
+});
+
+const callOf = ({ id, name, arguments: given }: ToolCall): ToolCallField => ({
+  id,
+  type: 'function',
+  function: { name, arguments: given },
+});
 
 const chunk = (head: Head, choices: ChatChunk['choices']): ChatChunk => ({
   ...head,
@@ -104,7 +125,11 @@ const completion = (head: Head, choices: CompletionAnswer['choices']): Completio
   choices,
 });
 
-const completionChoice = ({ text, logprobs, finish }: Folded, index: number, offset: number) => ({
+const completionChoice = (
+  { text, logprobs, finish }: Pick<Folded, 'text' | 'logprobs' | 'finish'>,
+  index: number,
+  offset: number,
+) => ({
   index,
   text,
   logprobs: completionLogprobs(logprobs, offset),

@@ -1,11 +1,19 @@
 /** A request's answers, piece by piece. A whole answer is the fold of the pieces that a stream would send. */
 import { setMaxListeners } from 'node:events';
-import type { FinishReason, GeneratedToken, GenerateOptions, TextTokenizer } from '@cflow/runtime-native';
+import type {
+  AnswerPart,
+  FinishReason,
+  GeneratedToken,
+  GenerateOptions,
+  TextTokenizer,
+  ToolCall,
+} from '@cflow/runtime-native';
 import { badRequest } from './errors.js';
 import type { Lease } from './pool.js';
+import type { AnswerReader } from './prompt.js';
 
 /** Why an answer ended, as OpenAI has it. */
-export type Finish = 'stop' | 'length';
+export type Finish = 'stop' | 'length' | 'tool_calls';
 
 const FINISH: Readonly<Record<FinishReason, Finish>> = {
   eos: 'stop',
@@ -31,6 +39,10 @@ export interface Piece {
   /** Which answer. */
   readonly choice: number;
   readonly text: string;
+  readonly reasoning: string;
+  readonly calls: readonly ToolCall[];
+  /** Calls of the answer before this piece. */
+  readonly callsBefore: number;
   /** Characters of the answer's tokens before this piece, where there are log-probabilities. */
   readonly offset: number;
   readonly logprobs: readonly TokenLogprobs[];
@@ -39,12 +51,14 @@ export interface Piece {
 }
 
 /** An answer: its pieces joined. */
-export type Folded = Omit<Piece, 'choice' | 'offset'>;
+export type Folded = Omit<Piece, 'choice' | 'offset' | 'callsBefore'>;
 
 /** What a request wants generated. */
 export interface Task {
   /** Ids of each prompt. */
   readonly prompts: readonly (readonly number[])[];
+  /** Takes an answer apart; absent = all of it is text. */
+  readonly reader?: (() => AnswerReader) | undefined;
   /** Answers to each prompt. */
   readonly n: number;
   /** Tokens of an answer; absent = as many as fit. */
@@ -80,7 +94,7 @@ export async function* generate(lease: Lease, task: Task, tally: Tally): AsyncGe
   const answers = task.prompts.flatMap((ids, at) =>
     Array.from({ length: task.n }, (_, i) => {
       const tokens = lease.backend.generate({ ...optionsOf(lease, task, ids, i), signal });
-      return piecesOf(tokens, at * task.n + i, tokenizer, tally);
+      return piecesOf(tokens, at * task.n + i, { tokenizer, tally, read: task.reader?.() ?? asText });
     }),
   );
   try {
@@ -102,20 +116,42 @@ function optionsOf(lease: Lease, task: Task, ids: readonly number[], choice: num
   return { ...options, ids, seed, maxTokens: task.maxTokens ?? Math.min(room, task.mostTokens) };
 }
 
+const asText: AnswerReader = ({ text }) => [{ kind: 'content', text }];
+
+/** What the pieces of an answer are made with. */
+interface Making {
+  readonly tokenizer: TextTokenizer | undefined;
+  readonly tally: Tally;
+  readonly read: AnswerReader;
+}
+
 async function* piecesOf(
   tokens: AsyncGenerator<GeneratedToken, void, void>,
   choice: number,
-  tokenizer: TextTokenizer | undefined,
-  tally: Tally,
+  { tokenizer, tally, read }: Making,
 ): AsyncGenerator<Piece, void, void> {
   let offset = 0;
-  for await (const { id, text, logprobs, finish } of tokens) {
+  let callsBefore = 0;
+  for await (const token of tokens) {
     tally.generated++;
-    const written = logprobs ? [writtenLogprobs(tokenizer, id, logprobs)] : [];
-    yield { choice, text, offset, logprobs: written, finish: finish ? FINISH[finish] : null };
-    for (const { token } of written) offset += token.length;
+    const parts = read(token);
+    const text = joined(parts, 'content');
+    const reasoning = joined(parts, 'reasoning');
+    const calls = parts.flatMap((part) => (part.kind === 'tool_call' ? [part.call] : []));
+    const logprobs = token.logprobs ? [writtenLogprobs(tokenizer, token.id, token.logprobs)] : [];
+    const finish = token.finish ? finishOf(token.finish, callsBefore + calls.length) : null;
+    yield { choice, text, reasoning, calls, callsBefore, offset, logprobs, finish };
+    callsBefore += calls.length;
+    for (const { token: written } of logprobs) offset += written.length;
   }
 }
+
+const joined = (parts: readonly AnswerPart[], kind: 'content' | 'reasoning') =>
+  parts.map((part) => (part.kind === kind ? part.text : '')).join('');
+
+/** An answer that calls tools waits for what they give. */
+const finishOf = (reason: FinishReason, calls: number): Finish =>
+  calls > 0 && FINISH[reason] === 'stop' ? 'tool_calls' : FINISH[reason];
 
 function writtenLogprobs(
   tokenizer: TextTokenizer | undefined,
@@ -162,16 +198,13 @@ async function* merge<T>(
 
 /** The answers that pieces join to, by choice. */
 export async function fold(pieces: AsyncIterable<Piece>, choices: number): Promise<Folded[]> {
-  const texts = Array.from({ length: choices }, () => ({
-    text: [] as string[],
-    logprobs: [] as TokenLogprobs[],
-    finish: null as Finish | null,
+  const answers = Array.from({ length: choices }, () => [] as Piece[]);
+  for await (const piece of pieces) answers[piece.choice]!.push(piece);
+  return answers.map((own) => ({
+    text: own.map(({ text }) => text).join(''),
+    reasoning: own.map(({ reasoning }) => reasoning).join(''),
+    calls: own.flatMap(({ calls }) => calls),
+    logprobs: own.flatMap(({ logprobs }) => logprobs),
+    finish: own.at(-1)?.finish ?? null,
   }));
-  for await (const { choice, text, logprobs, finish } of pieces) {
-    const answer = texts[choice]!;
-    answer.text.push(text);
-    answer.logprobs.push(...logprobs);
-    answer.finish = finish;
-  }
-  return texts.map((answer) => ({ ...answer, text: answer.text.join('') }));
 }

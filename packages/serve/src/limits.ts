@@ -12,6 +12,9 @@ export const LIMITS = {
   stops: 16,
   /** Messages of a conversation. */
   messages: 4096,
+  /** Tools of a request, and calls of them in a message. */
+  tools: 128,
+  toolCalls: 128,
   /** Milliseconds that a request may take, waiting included. */
   requestMs: 10 * 60_000,
   /** Milliseconds until the whole request must have arrived. */

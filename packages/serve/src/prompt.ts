@@ -1,21 +1,41 @@
 /** Requests to token ids. */
-import { type ChatMessage, ChatTemplate, type Model, type TemplateVariables } from '@cflow/runtime-native';
+import {
+  type AnswerContext,
+  type AnswerFormat,
+  type AnswerPart,
+  answerFormat,
+  type ChatMessage,
+  ChatTemplate,
+  type GeneratedToken,
+  type Model,
+  withParsedArguments,
+} from '@cflow/runtime-native';
 import { badRequest } from './errors.js';
 import type { ChatRequest } from './schema/chat.js';
 import type { CompletionRequest } from './schema/completions.js';
 
+/** Takes one answer apart: the parts that a further token makes certain. */
+export type AnswerReader = (token: GeneratedToken) => readonly AnswerPart[];
+
+/** Characters of a prompt's end that may have begun the answer. */
+const PROMPT_END = 64;
+
+/** What conversations need; undefined for a model without a chat template. */
+function chatOf({ metadata, tokenizer }: Model) {
+  if (metadata?.tokenizer?.chatTemplate === undefined || !tokenizer) return undefined;
+  const template = new ChatTemplate(metadata.tokenizer);
+  const { source } = template;
+  return { template, control: tokenizer.controlTokens(source), format: answerFormat(source) };
+}
+
 /** Encodes the prompts of one model. */
 export class PromptEncoder {
   readonly #model: Model;
-  readonly #template: ChatTemplate | undefined;
-  readonly #control: ReturnType<NonNullable<Model['tokenizer']>['controlTokens']> | undefined;
+  readonly #chat: ReturnType<typeof chatOf>;
 
   constructor(model: Model) {
     this.#model = model;
-    const { tokenizer } = model.metadata ?? {};
-    if (tokenizer?.chatTemplate === undefined || !model.tokenizer) return;
-    this.#template = new ChatTemplate(tokenizer);
-    this.#control = model.tokenizer.controlTokens(this.#template.source);
+    this.#chat = chatOf(model);
   }
 
   /** Ids of each prompt of a request. @throws CflowError as TextTokenizer.encode */
@@ -27,28 +47,42 @@ export class PromptEncoder {
   }
 
   /**
-   * Ids of a conversation. Control tokens in messages are plain text.
+   * Ids of a conversation, and what takes its answers apart. Control tokens in messages are plain text.
    * @throws ApiError if the model has no template; CflowError as ChatTemplate.render
    */
-  async chat({ messages, chat_template_kwargs }: Pick<ChatRequest, 'messages' | 'chat_template_kwargs'>) {
-    const [template, control] = [this.#template, this.#control];
-    if (!template || !control) {
+  async chat(request: Pick<ChatRequest, 'messages' | 'chat_template_kwargs' | 'tools' | 'tool_choice'>) {
+    const chat = this.#chat;
+    if (!chat) {
       throw badRequest('the model has no chat template; use /v1/completions', 'model', 'no_chat_template');
     }
-    const marked = control.mark(messages.map(ofTemplate));
-    const rendered = await template.render(
-      marked.messages,
-      (chat_template_kwargs ?? {}) as TemplateVariables,
-    );
+    const tools = request.tool_choice === 'none' ? [] : (request.tools ?? []);
+    const marked = chat.control.mark(request.messages.map(ofTemplate).map(withParsedArguments));
+    const variables = { ...request.chat_template_kwargs, ...(tools.length > 0 && { tools }) };
+    const rendered = await chat.template.render(marked.messages, variables);
     const tokenizer = this.#model.requireTokenizer();
-    return marked.found
-      ? tokenizer.encodeAliased(control.alias(rendered), control)
+    const ids = marked.found
+      ? tokenizer.encodeAliased(chat.control.alias(rendered), chat.control)
       : tokenizer.encode(rendered, { specialTokens: false });
+    const context = { prompt: rendered.slice(-PROMPT_END), tools: tools.length > 0 };
+    return { ids, reader: () => this.#reader(chat.format, context) };
+  }
+
+  #reader(format: AnswerFormat, context: AnswerContext): AnswerReader {
+    const parser = format.parser(context);
+    const tokenizer = this.#model.requireTokenizer();
+    // Markers may be special tokens, which texts lack.
+    const marker = ({ id, finish }: GeneratedToken) => {
+      const special = finish === 'eos' ? undefined : tokenizer.specialToken(id);
+      return special !== undefined && format.markers.has(special) ? special : '';
+    };
+    return (token) => [...parser.push(token.text + marker(token)), ...(token.finish ? parser.flush() : [])];
   }
 }
 
 /** A message as templates know it: texts in one piece, and no fields without a value. */
-function ofTemplate({ role, content, name }: ChatRequest['messages'][number]): ChatMessage {
+function ofTemplate({ content, ...message }: ChatRequest['messages'][number]): ChatMessage {
   const text = Array.isArray(content) ? content.map((part) => part.text).join('\n') : (content ?? '');
-  return { role: role === 'developer' ? 'system' : role, content: text, ...(name ? { name } : {}) };
+  const given = Object.entries(message).filter(([, value]) => value != null);
+  const role = message.role === 'developer' ? 'system' : message.role;
+  return { ...Object.fromEntries(given), role, content: text };
 }

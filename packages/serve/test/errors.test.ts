@@ -6,6 +6,8 @@ const COMPLETION = { model: 'stories', prompt: ONCE };
 const MESSAGES = [{ role: 'user', content: ONCE }];
 const CHAT = { model: 'chat', messages: MESSAGES };
 
+const schema = (of: object) => ({ type: 'json_schema', json_schema: { name: 'answer', schema: of } });
+
 /** Path, body, status, field, a part of the message. */
 const REFUSED: [string, unknown, number, string | null, string][] = [
   ['completions', '{"model":', 400, null, 'not valid JSON'],
@@ -73,13 +75,23 @@ const REFUSED: [string, unknown, number, string | null, string][] = [
     null,
     'the context',
   ],
-  ['chat/completions', { ...CHAT, tools: [] }, 400, 'tools', 'not supported'],
+  ['chat/completions', { ...CHAT, functions: [] }, 400, 'functions', 'use tools'],
+  ['chat/completions', { ...CHAT, tools: [{ type: 'x' }] }, 400, 'tools[0].type', '"function"'],
+  ['chat/completions', { ...CHAT, tool_choice: 'required' }, 400, 'tool_choice', 'only "none" and "auto"'],
+  ['chat/completions', { ...CHAT, response_format: { type: 'xml' } }, 400, 'response_format.type', 'Invalid'],
   [
     'chat/completions',
-    { ...CHAT, response_format: { type: 'json_object' } },
+    { ...CHAT, response_format: schema({ type: 'nothing' }) },
     400,
-    'response_format.type',
-    'only "text"',
+    'response_format',
+    'response_format: #/type: ',
+  ],
+  [
+    'chat/completions',
+    { ...CHAT, response_format: schema({ enum: [] }) },
+    400,
+    'response_format',
+    'JSON schema: ',
   ],
   ['chat/completions', { ...CHAT, top_logprobs: 2 }, 400, 'top_logprobs', 'belongs to logprobs'],
 ];

@@ -12,9 +12,18 @@ export const CHECKPOINT = fileURLToPath(new URL('../../../models/stories-arch2_4
 const TEMPLATE = `{% for message in messages %}{{ message.content }}{% if not loop.last %}
 {% endif %}{% endfor %}`;
 
+/** In the manner of Qwen: tools, calls between tags, reasoning. */
+const TOOLS = `{% if tools %}Tools: {{ tools | tojson }}
+{% endif %}{% for message in messages %}{{ message.role }}: {{ message.content }}
+{% for call in message.tool_calls or [] %}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+{% endfor %}{% endfor %}{# <think> </think> #}`;
+const TEMPLATES = { chat: TEMPLATE, tools: TOOLS };
+
 let folder: Promise<string> | undefined;
 
-/** A folder of this test file with `stories.cflow` and `chat.cflow`, which has a chat template; removed at its end. */
+/** A folder of this test file with `stories.cflow`, and with `chat.cflow` and `tools.cflow`, which have chat templates; removed at its end. */
 export function models(): Promise<string> {
   folder ??= make();
   return folder;
@@ -26,8 +35,10 @@ async function make(): Promise<string> {
   const checkpoint = join(into, 'checkpoint');
   await cp(CHECKPOINT, checkpoint, { recursive: true });
   await convert({ source: checkpoint, output: join(into, 'stories.cflow') });
-  await writeFile(join(checkpoint, 'chat_template.jinja'), TEMPLATE);
-  await convert({ source: checkpoint, output: join(into, 'chat.cflow') });
+  for (const [name, template] of Object.entries(TEMPLATES)) {
+    await writeFile(join(checkpoint, 'chat_template.jinja'), template);
+    await convert({ source: checkpoint, output: join(into, `${name}.cflow`) });
+  }
   await rm(checkpoint, { recursive: true });
   return into;
 }

@@ -100,8 +100,9 @@ async function* eventsOf<Event extends object>(
       if (format.opening) yield { ...format.opening(head, i), ...noUsage };
     }
     for (; !next.done; next = await pieces.next()) {
-      const { text, logprobs, finish } = next.value;
-      if (text || logprobs.length > 0 || finish) yield { ...format.event(head, next.value), ...noUsage };
+      const { text, reasoning, calls, logprobs, finish } = next.value;
+      if (text || reasoning || calls.length > 0 || logprobs.length > 0 || finish)
+        yield { ...format.event(head, next.value), ...noUsage };
     }
     if (tally) yield format.usage(head, usageOf(tally));
   } finally {

@@ -1,3 +1,4 @@
+import type { GrammarSpec } from '@cflow/runtime-native';
 import type { FastifyInstance } from 'fastify';
 import type { ZodTypeProvider } from 'fastify-type-provider-zod';
 import { badRequest } from '../errors.js';
@@ -33,12 +34,19 @@ async function taskOf(
 ): Promise<Task> {
   const { logprobs: wanted, top_logprobs: top } = request;
   if (top != null && !wanted) throw badRequest('top_logprobs: belongs to logprobs', 'top_logprobs');
-  const prompts = [await lease.encoder.chat(request)];
+  const { ids, reader } = await lease.encoder.chat(request);
   const generation = generationOf(
     service,
     request,
     request.max_completion_tokens ?? request.max_tokens ?? undefined,
   );
   const logprobs = wanted ? (top ?? 0) : undefined;
-  return { ...generation, prompts, signal, options: { ...generation.options, logprobs } };
+  const options = { ...generation.options, logprobs, grammar: grammarOf(request.response_format) };
+  return { ...generation, prompts: [ids], reader, signal, options };
+}
+
+/** The grammar that a format asks for; undefined for text. */
+function grammarOf(format: ChatRequest['response_format']): GrammarSpec | undefined {
+  if (format?.type === 'json_schema') return { jsonSchema: format.json_schema.schema };
+  return format?.type === 'json_object' ? { jsonSchema: { type: 'object' } } : undefined;
 }

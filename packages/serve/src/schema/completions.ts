@@ -52,7 +52,7 @@ export const completionAnswer = z.object({
       index: z.int(),
       text: z.string(),
       logprobs: logprobs.nullable(),
-      finish_reason: z.enum(['stop', 'length']).nullable(),
+      finish_reason: z.enum(['stop', 'length', 'tool_calls']).nullable(),
     }),
   ),
   usage: usageSchema.nullish(),

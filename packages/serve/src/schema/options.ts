@@ -87,6 +87,8 @@ export function optionsOf(request: Options): GenerateOptions {
 /** The field of a request that an option of the library comes from; null where there is none. */
 export function requestField(name: string | undefined): string | null {
   if (name === undefined) return null;
+  // Those of schemas are paths into them.
+  if (/^(grammar\b|#)/.test(name)) return 'response_format';
   const [field] = Object.entries(LIBRARY_NAMES).find(([, option]) => option === name) ?? [];
   return field ?? OTHER_FIELDS[name] ?? null;
 }
