@@ -193,6 +193,7 @@ export class ModelPool {
     entry.loaded = undefined;
     entry.loading = undefined;
     const start = performance.now();
+    await loaded?.encoder.close();
     await loaded?.backend.close();
     await loaded?.model.close();
     this.#options.onChange?.('unloaded', info.id, performance.now() - start);

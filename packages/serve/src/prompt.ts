@@ -10,12 +10,16 @@ import {
   type Model,
   withParsedArguments,
 } from '@cflow/runtime-native';
+import type { EncodeKind } from './encode-worker.js';
+import { Encoder } from './encoder.js';
 import { badRequest } from './errors.js';
 import type { ChatRequest } from './schema/chat.js';
 import type { CompletionRequest } from './schema/completions.js';
 
 /** Takes one answer apart: the parts that a further token makes certain. */
 export type AnswerReader = (token: GeneratedToken) => readonly AnswerPart[];
+
+type ChatPrompt = Pick<ChatRequest, 'messages' | 'chat_template_kwargs' | 'tools' | 'tool_choice'>;
 
 /** Characters of a prompt's end that may have begun the answer. */
 const PROMPT_END = 64;
@@ -32,25 +36,30 @@ function chatOf({ metadata, tokenizer }: Model) {
 export class PromptEncoder {
   readonly #model: Model;
   readonly #chat: ReturnType<typeof chatOf>;
+  #encoder: Encoder | undefined;
 
   constructor(model: Model) {
     this.#model = model;
     this.#chat = chatOf(model);
   }
 
-  /** Ids of each prompt of a request. @throws CflowError as TextTokenizer.encode */
-  completion({ prompt }: Pick<CompletionRequest, 'prompt'>): (readonly number[])[] {
+  /** Ids of each prompt of a request. @throws CflowError as Encoder.encode */
+  completion(
+    { prompt }: Pick<CompletionRequest, 'prompt'>,
+    signal: AbortSignal,
+  ): Promise<(readonly number[])[]> {
     const prompts = typeof prompt === 'string' || typeof prompt[0] === 'number' ? [prompt] : prompt;
-    return (prompts as (string | number[])[]).map((each) =>
-      typeof each === 'string' ? this.#model.requireTokenizer().encode(each) : each,
+    const ids = (prompts as (string | number[])[]).map(async (each) =>
+      typeof each === 'string' ? this.#encode('prompt', each, signal) : each,
     );
+    return Promise.all(ids);
   }
 
   /**
    * Ids of a conversation, and what takes its answers apart. Control tokens in messages are plain text.
    * @throws ApiError if the model has no template; CflowError as ChatTemplate.render
    */
-  async chat(request: Pick<ChatRequest, 'messages' | 'chat_template_kwargs' | 'tools' | 'tool_choice'>) {
+  async chat(request: ChatPrompt, signal: AbortSignal) {
     const chat = this.#chat;
     if (!chat) {
       throw badRequest('the model has no chat template; use /v1/completions', 'model', 'no_chat_template');
@@ -59,12 +68,19 @@ export class PromptEncoder {
     const marked = chat.control.mark(request.messages.map(ofTemplate).map(withParsedArguments));
     const variables = { ...request.chat_template_kwargs, ...(tools.length > 0 && { tools }) };
     const rendered = await chat.template.render(marked.messages, variables);
-    const tokenizer = this.#model.requireTokenizer();
-    const ids = marked.found
-      ? tokenizer.encodeAliased(chat.control.alias(rendered), chat.control)
-      : tokenizer.encode(rendered, { specialTokens: false });
+    const ids = await this.#encode(marked.found ? 'marked' : 'rendered', rendered, signal);
     const context = { prompt: rendered.slice(-PROMPT_END), tools: tools.length > 0 };
     return { ids, reader: () => this.#reader(chat.format, context) };
+  }
+
+  /** Frees what encodes long texts. */
+  async close(): Promise<void> {
+    await this.#encoder?.close();
+  }
+
+  async #encode(kind: EncodeKind, text: string, signal: AbortSignal): Promise<number[]> {
+    this.#encoder ??= new Encoder(this.#model);
+    return this.#encoder.encode(kind, text, signal);
   }
 
   #reader(format: AnswerFormat, context: AnswerContext): AnswerReader {

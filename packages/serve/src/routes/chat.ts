@@ -34,7 +34,7 @@ async function taskOf(
 ): Promise<Task> {
   const { logprobs: wanted, top_logprobs: top } = request;
   if (top != null && !wanted) throw badRequest('top_logprobs: belongs to logprobs', 'top_logprobs');
-  const { ids, reader } = await lease.encoder.chat(request);
+  const { ids, reader } = await lease.encoder.chat(request, signal);
   const generation = generationOf(
     service,
     request,

@@ -25,14 +25,19 @@ export function completionsRoute(app: FastifyInstance, service: Service): void {
       preHandler: takePlace(service),
     },
     (request, reply) =>
-      answer(service, reply, request.body, COMPLETION, async (lease, signal) =>
+      answer(service, reply, request.body, COMPLETION, (lease, signal) =>
         taskOf(service, request.body, lease, signal),
       ),
   );
 }
 
-function taskOf(service: Service, request: CompletionRequest, lease: Lease, signal: AbortSignal): Task {
-  const prompts = lease.encoder.completion(request);
+async function taskOf(
+  service: Service,
+  request: CompletionRequest,
+  lease: Lease,
+  signal: AbortSignal,
+): Promise<Task> {
+  const prompts = await lease.encoder.completion(request, signal);
   const n = request.n ?? 1;
   if (prompts.length * n > LIMITS.choices) {
     throw badRequest(`${prompts.length} prompts × n = ${n} are more than ${LIMITS.choices} answers`, 'n');
