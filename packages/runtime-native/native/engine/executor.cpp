@@ -10,9 +10,10 @@ namespace {
 /// From so many tokens on, threads share the serial steps by token.
 constexpr uint32_t kSharedTokens = 4;
 
-/// Work of a phase, in bytes read, from which on helpers are called: about 20 µs of one thread, several times what it costs to
-/// share a phase with a thread that spins.
-constexpr uint64_t kSharedWork = 256 << 10;
+/// Work of a phase, in bytes read and on average, from which on threads share the phases of a batch: about 40 µs of one
+/// thread. It is an average, as helpers fall asleep in phases that they do not share, and waking them costs more than a short
+/// phase does.
+constexpr uint64_t kSharedWork = 512 << 10;
 
 /// Work of one serial step with one token, likewise.
 constexpr uint64_t kTokenWork = 4096;
@@ -66,6 +67,7 @@ void Executor::run(const Tokens& tokens, std::vector<KvCache>& caches, KvSpill* 
   faults_.clear();
   failure_ = nullptr;
   stopping_ = false;
+  work_ = worked_phases_ = 0;
   cancelled_ = &cancelled;
   batch_ = {tokens.ids, tokens.start, 0, tokens.count, &caches, spill, &faults_};
   storage_.begin(tokens.count);
@@ -129,8 +131,10 @@ void Executor::prepare(size_t index) {
   bytes_read_.fetch_add(bytes, std::memory_order_relaxed);
   const bool slices = batch_.tokens() >= kSharedTokens;
   if (slices) work += phase.serial.size() * batch_.tokens() * kTokenWork;
-  const bool long_enough = options_.share_short || phase.waiting || work >= kSharedWork;
-  phase.shared = team_.size() > 1 && (units || slices) && long_enough;
+  if (!units && !slices) return;
+  work_ += work;
+  const bool long_enough = work_ >= ++worked_phases_ * kSharedWork;
+  phase.shared = team_.size() > 1 && (options_.share_short || phase.waiting || long_enough);
 }
 
 void Executor::run_section(uint32_t units, uint32_t waiting, bool shared) {

@@ -98,6 +98,9 @@ class Executor {
   PreparedPhase* phase_ = nullptr;
   /// Units are slices of the tokens, through the serial steps.
   bool slices_ = false;
+  /// Work of the phases so far, and how many had any.
+  uint64_t work_ = 0;
+  uint64_t worked_phases_ = 0;
   Batch batch_{};
   uint32_t head_first_ = 0;
   const std::atomic<bool>* cancelled_ = nullptr;
