@@ -28,6 +28,9 @@ const SPECIAL = [
   ...['bos_token', 'eos_token', 'unk_token', 'sep_token', 'pad_token', 'cls_token', 'mask_token'],
 ] as const;
 
+/** What a model without a usable template is good for. */
+const CONTINUE = 'it continues texts: cflow-run --prompt';
+
 /** Characters of a template, and of a rendered conversation. */
 const MAX_TEMPLATE = 1 << 20;
 const MAX_CHARACTERS = 1 << 24;
@@ -41,7 +44,9 @@ export class ChatTemplate {
   /** @throws CflowError UNSUPPORTED without a template, LIMIT_EXCEEDED for one that is too long */
   constructor(tokenizer: Pick<TokenizerMetadata, 'chatTemplate' | 'tokenizerConfigJson'> | undefined) {
     if (tokenizer?.chatTemplate === undefined) {
-      throw new CflowError('UNSUPPORTED', 'the file has no chat template', { remedy: 'use --prompt alone' });
+      throw new CflowError('UNSUPPORTED', 'the file has no chat template', {
+        remedy: CONTINUE,
+      });
     }
     if (tokenizer.chatTemplate.length > MAX_TEMPLATE) throw overLimit(`${MAX_TEMPLATE} characters`);
     this.source = tokenizer.chatTemplate;
@@ -80,7 +85,7 @@ export class ChatTemplate {
     if ('excess' in reply) throw overLimit(`${MAX_CHARACTERS} characters of text: ${reply.excess}`);
     if ('unusable' in reply) {
       throw new CflowError('UNSUPPORTED', `the chat template cannot be used: ${reply.unusable}`, {
-        remedy: 'use --prompt alone',
+        remedy: CONTINUE,
       });
     }
     if ('refusal' in reply)

@@ -70,6 +70,7 @@ export interface AnswerFormat {
   readonly name: string;
   /** Texts that parsers look for. A tokenizer may have them as special tokens, which its text lacks. */
   readonly markers: ReadonlySet<string>;
+  /** A parser for one answer. */
   readonly parser: (context?: AnswerContext) => AnswerParser;
 }
 
