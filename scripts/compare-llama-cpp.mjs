@@ -2,7 +2,7 @@
  * Holds our engine against llama.cpp on the same weights: a .cflow and the .gguf that cflow-convert wrote of it.
  * Greedy tokens, the most likely next token at every position of a text, perplexity, and tokenization, as JSON.
  *
- *   node scripts/compare-llama-cpp.mjs model.cflow model.gguf [--tokens 200] [--text stories.txt] [--stories 40]
+ *   node scripts/compare-llama-cpp.mjs model.cflow model.gguf [--tokens 200] [--text documents.txt] [--documents 40]
  *     [--length 256] [--prompt 1,403] [--arithmetic f32] [--peer folder]
  *
  * llama.cpp comes through node-llama-cpp, which is no dependency of this project:
@@ -13,7 +13,7 @@ import { createRequire } from 'node:module';
 import { join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
-import { Model, splitStories } from '@cflow/runtime-native';
+import { Model, splitDocuments } from '@cflow/runtime-native';
 
 const PEER = 'node-llama-cpp';
 const { values: options, positionals } = parseArgs({
@@ -21,7 +21,7 @@ const { values: options, positionals } = parseArgs({
   options: {
     tokens: { type: 'string', default: '200' },
     text: { type: 'string' },
-    stories: { type: 'string', default: '40' },
+    documents: { type: 'string', default: '40' },
     length: { type: 'string', default: '256' },
     prompt: { type: 'string' },
     arithmetic: { type: 'string', default: 'f32' },
@@ -139,11 +139,11 @@ async function openTheirs(file, contextSize, vocabSize) {
 /** Token ids to score: of the texts, or pseudo-random ones. */
 function sequences({ tokenizer, vocabSize, bos }) {
   const length = Number(options.length);
-  const count = Number(options.stories);
+  const count = Number(options.documents);
   if (options.text) {
     if (!tokenizer) fail('--text needs a model with a tokenizer');
-    const stories = splitStories(readFileSync(options.text, 'utf8')).slice(0, count);
-    return stories.map((text) => tokenizer.encode(text).slice(0, length));
+    const documents = splitDocuments(readFileSync(options.text, 'utf8')).slice(0, count);
+    return documents.map((text) => tokenizer.encode(text).slice(0, length));
   }
   let seed = 1;
   const next = () => {

@@ -1,6 +1,7 @@
-import { exitCodeHelp } from '@cflow/format';
-import { packageVersion, runCommand, usageError, writeOutput } from '@cflow/format/node';
-import yargs, { type CommandModule } from 'yargs';
+import { packageVersion } from '@cflow/format/node';
+import type { CommandModule } from 'yargs';
+import { commandLine, parseArguments } from '#cli-kit/command.js';
+import { runCommand } from '#cli-kit/output.js';
 import { experiments } from './experiments/index.js';
 import { compare, WORSE } from './report/compare.js';
 import { report } from './report/report.js';
@@ -17,35 +18,27 @@ export async function main(argv: string[]): Promise<number> {
   return exit;
 }
 
-async function run(argv: string[]): Promise<number> {
-  let help = '';
+async function run(argv: readonly string[]): Promise<number> {
   let exit = 0;
   const onWorse = () => {
     exit = WORSE;
   };
   const measuring = (await experiments()).map(({ command }) => command);
-  const commands = [synth, ...measuring, scorecard, compare(onWorse), report] as CommandModule[];
-  await parser(argv, commands).parseAsync(argv, {}, (_error, _argv, output) => {
-    help = output;
-  });
-  if (help) await writeOutput(`${help}\n`);
+  await parseArguments(
+    parser([synth, ...measuring, scorecard, compare(onWorse), report] as CommandModule[]),
+    argv,
+  );
   return exit;
 }
 
-function parser(argv: string[], commands: readonly CommandModule[]) {
-  return yargs(argv)
-    .scriptName('cflow-bench')
-    .command([...commands])
-    .option('json', { type: 'boolean', default: false, describe: 'print the result as one JSON document' })
-    .middleware((args) => checkOutput(typeof args.save === 'string' ? args.save : undefined, args))
-    .demandCommand(1, 'a command is needed')
-    .epilogue(exitCodeHelp())
-    .strict()
-    .version(packageVersion(import.meta.url))
-    .alias({ h: 'help', V: 'version' })
-    .wrap(100)
-    .exitProcess(false)
-    .fail((message, error) => {
-      throw error ?? usageError('cflow-bench', message);
-    });
+function parser(commands: readonly CommandModule[]) {
+  return (
+    commandLine('cflow-bench', packageVersion(import.meta.url))
+      // Options of several values may be repeated: --only decode --only convert.
+      .parserConfiguration({ 'duplicate-arguments-array': true })
+      .command([...commands])
+      .option('json', { type: 'boolean', default: false, describe: 'print the result as one JSON document' })
+      .middleware((args) => checkOutput(typeof args.save === 'string' ? args.save : undefined, args))
+      .demandCommand(1, 'a command is needed')
+  );
 }

@@ -47,8 +47,8 @@ async function exactNats(stories: readonly string[]): Promise<number> {
 }
 
 it('scores f32 as the reference engine does, and every other row against it', async () => {
-  const { rows, stories } = await benchQuality({ source: SOURCE, texts, stories: 2, arithmetic: 'f32' });
-  expect(stories).toBe(2);
+  const { rows, documents } = await benchQuality({ source: SOURCE, texts, documents: 2, arithmetic: 'f32' });
+  expect(documents).toBe(2);
   expect(rows[0]!.nats).toBeCloseTo(await exactNats(STORIES.slice(0, 2)), 4);
   const [exact, q8, report, searched] = rows as [(typeof rows)[0], ...typeof rows];
   expect(rows.map(({ weights }) => weights.split(',')[0])).toEqual(['f32', 'q8_0', 'q4_0', 'q4_0']);
@@ -76,7 +76,7 @@ it('the divergence of two distributions, by hand', () => {
 });
 
 it('the command prints a row for each way to store the weights', async () => {
-  const command = promisify(execFile)(process.execPath, [BIN, 'quality', SOURCE, texts, '--stories', '1']);
+  const command = promisify(execFile)(process.execPath, [BIN, 'quality', SOURCE, texts, '--documents', '1']);
   const lines = (await command).stdout.trimEnd().split('\n');
   expect(lines).toHaveLength(6);
   expect(lines[0]).toMatch(/tokens of 1 documents, f32 arithmetic$/);

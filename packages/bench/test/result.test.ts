@@ -4,7 +4,6 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { resultOf, warnIfBusy } from '../src/runner/experiment.js';
 import { describeMachine } from '../src/runner/machine.js';
-import { progress } from '../src/runner/progress.js';
 import {
   type BenchResult,
   machineSchema,
@@ -139,32 +138,6 @@ describe('a busy machine', () => {
     expect(await said(999)).toEqual([
       expect.stringMatching(/^the load average is 999\.0 on \d+ cores: .*\n$/),
     ]);
-  });
-});
-
-describe('progress', () => {
-  const terminal = (isTTY: boolean) => {
-    const written: string[] = [];
-    return { written, stream: { isTTY, write: (text: string) => written.push(text) > 0 } };
-  };
-
-  it('is one line on a terminal, removed at the end', () => {
-    const { written, stream } = terminal(true);
-    const line = progress(false, stream as never);
-    line.step('round 1');
-    line.stop();
-    expect(written).toEqual(['\r\x1b[K0:00  round 1', '\r\x1b[K']);
-  });
-
-  it.each([
-    [false, false],
-    [true, true],
-  ])('is nothing for terminal %s, quiet %s', (isTTY, quiet) => {
-    const { written, stream } = terminal(isTTY);
-    const line = progress(quiet, stream as never);
-    line.step('round 1');
-    line.stop();
-    expect(written).toEqual([]);
   });
 });
 

@@ -18,6 +18,7 @@ import {
   verifyModel,
 } from '@cflow/format';
 import { checkTarget, type FileSource, openFileSource, packageVersion } from '@cflow/format/node';
+import { fileText } from '#cli-kit/bytes.js';
 import { ggufConversion, isGguf } from './gguf/convert-gguf.js';
 import { hubRemedy, isHubName, looksLikeRepository } from './hub/name.js';
 import { openSource } from './hub/open.js';
@@ -246,11 +247,11 @@ function hashedFiles(files: CheckpointSource['files'], sums: readonly string[]) 
 const WORTH_A_NOTE = 100_000;
 
 function resumeNotes({ resumedAt, discarded }: ResumableFile, { resume }: ConvertOptions): string[] {
-  const mega = (bytes: number) => `${(bytes / 1e6).toFixed(1)} MB`;
-  if (resumedAt > 0) return [`${mega(resumedAt)} of an interrupted conversion were there already`];
+  if (resumedAt > 0)
+    return [`continued an interrupted conversion: ${fileText(resumedAt)} were already written`];
   if (discarded < WORTH_A_NOTE) return [];
-  const why = resume ? 'its journal does not vouch for them' : '--resume would have gone on with them';
-  return [`removed ${mega(discarded)} of an interrupted conversion: ${why}`];
+  const why = resume ? 'its journal does not cover them' : '--resume would have continued it';
+  return [`removed ${fileText(discarded)} of an interrupted conversion: ${why}`];
 }
 
 /** What `write` returns, once the file has its name. */

@@ -5,6 +5,7 @@ export {
   draftMetadata,
   plannedLayout,
 } from './convert.js';
+export { CONVERT_DEFAULTS, MOST_THREADS } from './defaults.js';
 export { type DryRunReport, dryRun } from './dry-run.js';
 export { FAMILIES, readModelConfig } from './families/index.js';
 export * from './gguf/index.js';

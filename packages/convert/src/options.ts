@@ -19,6 +19,7 @@ import {
   whole,
 } from '@cflow/format/node';
 import { threadBudget } from '@cflow/runtime-native';
+import { CONVERT_DEFAULTS, MOST_THREADS } from './defaults.js';
 import type { Retry } from './hub/client.js';
 import { MOST_HEADER_BYTES } from './sources/safetensors.js';
 
@@ -72,23 +73,7 @@ export interface ConvertResult {
 /** What a caller must say; the rest has defaults. */
 export type ConvertRequest = Pick<ConvertOptions, 'source' | 'output'> & Partial<ConvertOptions>;
 
-/** The defaults of command and library, once. */
-export const CONVERT_DEFAULTS = {
-  model: 'auto',
-  dtype: 'q4_0',
-  scaleSearch: true,
-  zeroNonfinite: false,
-  overwrite: false,
-  verify: false,
-  resume: false,
-  cache: true,
-  strict: false,
-} as const satisfies Partial<ConvertOptions>;
-
 const CONTAINERS: Readonly<Record<string, Container>> = { '.cflow': 'cflow', '.vflow': 'vflow' };
-
-/** Quantizing threads. */
-export const MOST_THREADS = 256;
 
 const CONVERT_CHECKS: Checks<ConvertOptions> = {
   source: text,

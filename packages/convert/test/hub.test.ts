@@ -285,7 +285,7 @@ describe('a download that ends too soon', () => {
     });
     place.hub.fault = () => undefined;
     const { notes } = await convert({ ...request, resume: true });
-    expect(notes).toContainEqual(expect.stringContaining('were there already'));
+    expect(notes).toContainEqual(expect.stringContaining('were already written'));
     const dir = await directory(bf16Files(LARGER, 2));
     await convert({ threads: 1, dtype: 'q8_0', source: dir, output: join(place.out, 'local.cflow') });
     const tail = async (name: string) => (await readFile(join(place.out, name))).subarray(-72_000_000);

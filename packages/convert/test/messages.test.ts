@@ -2,7 +2,6 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { CflowError, foreignFile } from '@cflow/format';
-import { refuseHubName, usageError } from '@cflow/format/node';
 import { directory } from '@cflow/test-kit/checkpoint';
 import { describe, expect, it } from 'vitest';
 import { convert } from '../src/convert.js';
@@ -104,18 +103,5 @@ describe('what was meant', () => {
     const missing = await failure(convert({ source: out, output: join(dir, 'other.cflow') }));
     expect(missing.code).toBe('NOT_READABLE');
     await expect(convert({ source: dir, output: out, threads: 1 })).resolves.toMatchObject({ output: out });
-  });
-
-  it('a repository where a file is expected', () => {
-    expect(() => refuseHubName('hf:acme/tiny@main')).toThrow('cflow-convert hf:acme/tiny@main tiny.cflow');
-    expect(() => refuseHubName('model.cflow')).not.toThrow();
-  });
-
-  it.each([
-    ['Unknown argument: promt', 'did you mean --prompt?'],
-    ['Unknown arguments: max-token, maxToken', 'did you mean --max-tokens?'],
-    ['Unknown argument: xyzzy', 'see cflow-run --help'],
-  ])('%s: %s', (problem, remedy) => {
-    expect(usageError('cflow-run', problem, ['prompt', 'max-tokens', 'top-k']).message).toContain(remedy);
   });
 });

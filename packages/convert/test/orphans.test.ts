@@ -32,8 +32,8 @@ it('removes files and directories of ended processes, and leaves those of runnin
   const notes = await removeOrphans(target);
   expect(notes.sort()).toEqual(
     [
-      `removed ${file}, 1.5 MB that a killed export left`,
-      `removed ${folder}, 0.2 MB that a killed export left`,
+      `removed ${file}, 1.50 MB that a killed export left`,
+      `removed ${folder}, 200.00 kB that a killed export left`,
     ].sort(),
   );
   expect((await readdir(dir)).sort()).toEqual([basename(mine), foreign].sort());

@@ -56,7 +56,7 @@ describe('a conversion that is killed', () => {
     expect(await listing(dir)).toEqual(LEFT);
     const { code, stdout } = await run(source, output);
     expect(code).toBe(0);
-    expect(stdout).toMatch(/note: removed \d+\.\d MB of an interrupted conversion: --resume would have/);
+    expect(stdout).toMatch(/note: removed \d+\.\d\d MB of an interrupted conversion: --resume would have/);
     expect(await sameBytes(output, whole)).toBe(true);
     expect(await listing(dir)).toEqual(['m.cflow']);
   });
@@ -91,7 +91,7 @@ describe('a conversion that is killed', () => {
     const { code, stdout } = await run(source, output, '--resume');
     expect(code).toBe(0);
     expect(stdout).toContain(
-      `note: ${(secured / 1e6).toFixed(1)} MB of an interrupted conversion were there`,
+      `note: continued an interrupted conversion: ${(secured / 1e6).toFixed(2)} MB were already written`,
     );
     expect(await sameBytes(output, whole)).toBe(true);
   });
@@ -105,13 +105,13 @@ describe('a conversion that is interrupted', () => {
     const request = { source, output, threads: 1, signal: abort.signal, onProgress };
     await expect(convert(request)).rejects.toMatchObject({
       code: 'INTERRUPTED',
-      message: expect.stringMatching(/^interrupted; \d\d\.\d MB are kept .*--resume$/),
+      message: expect.stringMatching(/^interrupted; \d\d\.\d\d MB are kept .*--resume$/),
     });
     expect(await listing(dir)).toEqual(LEFT);
     const secured = (await readJournal(join(dir, '.m.cflow.journal')))!.secured;
     expect(secured).toBeGreaterThan(19e6);
     const { notes } = await convert({ source, output, resume: true });
-    expect(notes).toContainEqual(expect.stringContaining('were there already'));
+    expect(notes).toContainEqual(expect.stringContaining('were already written'));
     expect(await listing(dir)).toEqual(['m.cflow']);
     expect(await sameBytes(output, whole)).toBe(true);
   });

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { PRESETS, parameterCount } from '../src/index.js';
+import { PRESET_NAMES } from '../src/model/preset-names.js';
 
 describe('presets', () => {
   it.each([
@@ -11,6 +12,10 @@ describe('presets', () => {
     ['arch5', 77_439_360],
   ])('%s has %d parameters', (name, count) => {
     expect(parameterCount(PRESETS[name]!)).toBe(count);
+  });
+
+  it('are those whose names a command line lists', () => {
+    expect(Object.keys(PRESETS)).toEqual(PRESET_NAMES);
   });
 
   it('has 30.9 B parameters with 16 layers', () => {

@@ -1,9 +1,9 @@
-export * from './bytes.js';
 export * from './chat/answer/formats.js';
 export * from './chat/answer/message.js';
 export * from './chat/answer/parts.js';
 export * from './chat/chat.js';
 export * from './chat/template.js';
+export * from './defaults.js';
 export * from './engine.js';
 export * from './engine-options.js';
 export type { GrammarSpec } from './grammar/constraint.js';

@@ -1,6 +1,7 @@
 import { crc32 } from 'node:zlib';
 import { type ByteSource, CflowError, type Metadata, type ModelConfig, openModel } from '@cflow/format';
 import { type Check, check, checkOptions, choice, type FileSource, openFileSource } from '@cflow/format/node';
+import { ENGINE_NAMES, type EngineName } from './defaults.js';
 import type { Engine, EngineFactory, EngineSession } from './engine.js';
 import type { EngineOptions } from './engine-options.js';
 import type { NativeRouting } from './native/addon.js';
@@ -11,12 +12,10 @@ import { Session } from './session.js';
 import { TextTokenizer } from './text/tokenizer.js';
 
 /** Engines by name. */
-export const ENGINES = {
+export const ENGINES: Readonly<Record<EngineName, EngineFactory>> = {
   native: openNativeEngine,
   reference: openReferenceEngine,
-} as const satisfies Record<string, EngineFactory>;
-/** One of `ENGINES`. */
-export type EngineName = keyof typeof ENGINES;
+};
 
 /** How a model is opened: by which engine, and its options. */
 export interface OpenModelOptions extends EngineOptions {
@@ -71,7 +70,7 @@ export class Model {
    */
   static async open(file: string | ByteSource, options: OpenModelOptions = {}): Promise<Model> {
     check('file', file, FILE);
-    checkOptions(options, { engine: choice(Object.keys(ENGINES)), ...ENGINE_CHECKS });
+    checkOptions(options, { engine: choice(ENGINE_NAMES), ...ENGINE_CHECKS });
     const opened = typeof file === 'string' ? await openFileSource(file) : undefined;
     try {
       const source = opened ? untilDropped(opened) : (file as ByteSource);

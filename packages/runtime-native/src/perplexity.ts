@@ -8,6 +8,7 @@ import {
   count,
   text as textCheck,
 } from '@cflow/format/node';
+import { PERPLEXITY_TOKENS } from './defaults.js';
 import type { EngineStats } from './engine.js';
 import type { Model } from './model.js';
 import { notFiniteRemedy } from './sampling/sampler.js';
@@ -15,31 +16,31 @@ import type { SessionStats } from './session.js';
 
 const SEPARATOR = '<|endoftext|>';
 
-/** How much of the texts is taken, and who is told of it. */
+/** What is scored, and callbacks. */
 export interface PerplexityOptions {
-  /** How many texts, from the first; absent = all. */
-  readonly stories?: number | undefined;
-  /** Tokens of each text, BOS included; default 256. */
+  /** Number of documents, from the first; default all. */
+  readonly documents?: number | undefined;
+  /** Tokens of each document, including BOS; default 256. */
   readonly tokens?: number | undefined;
   readonly signal?: AbortSignal | undefined;
-  /** Called after each text. */
-  readonly onStory?: ((done: number, of: number) => void) | undefined;
-  /** Gets the figures of the session of each text. */
+  /** Called after each document. */
+  readonly onDocument?: ((done: number, of: number) => void) | undefined;
+  /** Called with the figures of each document's session. */
   readonly onStats?: ((stats: SessionStats) => void) | undefined;
 }
 
 const CHECKS: Checks<PerplexityOptions> = {
-  stories: count,
+  documents: count,
   tokens: count,
   signal: abortSignal,
-  onStory: callback,
+  onDocument: callback,
   onStats: callback,
 };
 
-/** How well a model predicts texts. */
+/** How well a model predicts documents. */
 export interface Perplexity {
-  readonly stories: number;
-  /** Tokens predicted, the first of each text not counted. */
+  readonly documents: number;
+  /** Predicted tokens: all but the first of each document. */
   readonly predictedTokens: number;
   /** Mean negative log-likelihood of the predicted tokens, nats. */
   readonly nats: number;
@@ -47,17 +48,18 @@ export interface Perplexity {
   readonly perplexity: number;
 }
 
-/** Texts of a file: separated by lines `<|endoftext|>`, stripped of surrounding white space, empty ones dropped. */
-export function splitStories(text: string): string[] {
+/** Documents of an evaluation text: separated by `<|endoftext|>`, trimmed, without empty ones. */
+export function splitDocuments(text: string): string[] {
   return text
     .split(SEPARATOR)
-    .map((story) => story.trim())
-    .filter((story) => story !== '');
+    .map((document) => document.trim())
+    .filter((document) => document !== '');
 }
 
 /**
- * Mean loss of a model over the texts of a file, each from an empty context.
- * @throws CflowError USAGE for bad options, without a tokenizer or without a token to predict, LIMIT_EXCEEDED beyond the context
+ * Mean loss of a model over the documents of a text, each from an empty context.
+ * @throws CflowError USAGE for bad options, without a tokenizer or without a token to predict; LIMIT_EXCEEDED if a document
+ * is longer than the context
  */
 export async function perplexity(
   model: Model,
@@ -66,20 +68,20 @@ export async function perplexity(
 ): Promise<Perplexity> {
   check('text', text, textCheck);
   checkOptions(options, CHECKS);
-  const { stories: limit, tokens = 256, onStory } = options;
+  const { documents: limit, tokens = PERPLEXITY_TOKENS, onDocument } = options;
   const tokenizer = model.requireTokenizer();
-  const stories = splitStories(text).slice(0, limit);
+  const documents = splitDocuments(text).slice(0, limit);
   let nats = 0;
   let predictedTokens = 0;
-  for (const [index, story] of stories.entries()) {
-    const ids = tokenizer.encode(story).slice(0, tokens);
+  for (const [index, document] of documents.entries()) {
+    const ids = tokenizer.encode(document).slice(0, tokens);
     if (ids.length > 1) nats += await loss(model, ids, options);
     predictedTokens += Math.max(0, ids.length - 1);
-    onStory?.(index + 1, stories.length);
+    onDocument?.(index + 1, documents.length);
   }
-  if (predictedTokens === 0) throw new CflowError('USAGE', 'the texts hold no token to predict');
+  if (predictedTokens === 0) throw new CflowError('USAGE', 'the text has no token to predict');
   nats /= predictedTokens;
-  return { stories: stories.length, predictedTokens, nats, perplexity: Math.exp(nats) };
+  return { documents: documents.length, predictedTokens, nats, perplexity: Math.exp(nats) };
 }
 
 /** Summed negative log-likelihood of ids[1…] in nats. */
@@ -102,10 +104,13 @@ async function loss(
   return sum;
 }
 
-/** −ln softmax(logits)[id]. @throws CflowError NONFINITE_WEIGHT if it is NaN, USAGE if there is no logit of that id */
+/** −ln softmax(logits)[id], nats. @throws CflowError NONFINITE_WEIGHT if it is NaN, USAGE if the id is out of range */
 export function negativeLogLikelihood(logits: Float32Array, id: number, stats?: () => EngineStats): number {
   if (id >= logits.length) {
-    throw new CflowError('USAGE', `token id ${id} of the text is not one of the model's ${logits.length}`);
+    throw new CflowError(
+      'USAGE',
+      `token id ${id} of the text is out of range: the model has ${logits.length}`,
+    );
   }
   let max = Number.NEGATIVE_INFINITY;
   for (const logit of logits) max = Math.max(max, logit);

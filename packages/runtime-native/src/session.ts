@@ -11,6 +11,7 @@ import {
   shown,
   whole,
 } from '@cflow/format/node';
+import { DEFAULT_MAX_TOKENS } from './defaults.js';
 import { type EngineSession, type EngineStats, interrupt } from './engine.js';
 import { constraintFor, GRAMMAR_CHECK, type GrammarSpec } from './grammar/constraint.js';
 import { type Logprobs, logprobsOf, MAX_LOGPROBS } from './sampling/logprobs.js';
@@ -24,9 +25,6 @@ import { Sampler, type SamplerOptions } from './sampling/sampler.js';
 import type { TextStream } from './text/detokenizer.js';
 import { StopStrings } from './text/stop.js';
 import type { TextTokenizer } from './text/tokenizer.js';
-
-/** Tokens that `generate` makes where nothing is said. */
-export const DEFAULT_MAX_TOKENS = 128;
 
 /**
  * What to generate, and how: processors change the logits, the sampler chooses, stop conditions end. What is absent is as

@@ -220,7 +220,7 @@ describe('cflow-run --chat', () => {
     const fetched = ['--memory', '8GB', '--expert-slots', '8', '--explain'];
     const { code, err } = await run(file, '--chat', '--prompt', 'ab', ...fetched, ...greedy);
     expect({ code, err: code ? err : '' }).toEqual({ code: 0, err: '' });
-    expect(err).toMatch(/^offloaded +experts, 8 in memory$[\s\S]*^disk +[\d.]+ MB at [\d.]+ GB\/s/m);
+    expect(err).toMatch(/^offloaded +experts, 8 in memory$[\s\S]*^disk +[\d.]+ [kM]B at [\d.]+ [kMG]B\/s/m);
     expect(err).toMatch(/^reached +[\d.]+ tokens\/s, [\d.]+ of the prediction(; warm-up: .+)?$/m);
   });
 
@@ -230,11 +230,11 @@ describe('cflow-run --chat', () => {
     const file = await modelFile(STRICT);
     expect(await run(file, '--chat', '--ids', '1')).toMatchObject({
       code: 2,
-      err: expect.stringContaining('--chat goes with --prompt or --prompt-file only'),
+      err: expect.stringContaining('--chat can be combined with --prompt or --prompt-file only'),
     });
     expect(await run(file, '--prompt', 'a', '--system', 'b')).toMatchObject({
       code: 2,
-      err: expect.stringContaining('--system: belongs to --chat'),
+      err: expect.stringContaining('--system: requires --chat'),
     });
   });
 });

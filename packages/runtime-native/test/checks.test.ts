@@ -128,7 +128,10 @@ describe.each(['native', 'reference'] as const)('a session of the engine %s', (e
   it('refuses texts and options of perplexity', async () => {
     await using model = await Model.open(path, { engine });
     await refused(() => perplexity(model, 5 as never), 'text: 5 is not a text');
-    await refused(() => perplexity(model, 'a', { stories: -1 }), 'stories: -1 is not a whole number above 0');
+    await refused(
+      () => perplexity(model, 'a', { documents: -1 }),
+      'documents: -1 is not a whole number above 0',
+    );
     await refused(() => model.tokenizer!.encode(undefined as never), 'text: undefined is not a text');
     await refused(() => model.tokenizer!.decode('x' as never), "ids: 'x' is not an array of token ids");
   });

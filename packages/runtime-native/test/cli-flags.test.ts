@@ -69,7 +69,7 @@ describe('flags of what is fetched', () => {
     ['--io-backend', 'threads'],
     ['--io-mode', 'buffered'],
   ];
-  const note = (flags: string) => `cflow-run: note: no effect of ${flags}: nothing is fetched from disk\n`;
+  const note = (flags: string) => `cflow-run: note: no effect of ${flags}: no weights are offloaded\n`;
 
   it('have no effect where everything fits, which one note says', async () => {
     const { code, err } = await run('--memory', '8GB', ...FLAGS.flat());

@@ -5,12 +5,14 @@ import type { TierChoice } from '../src/tiers/choose.js';
 import { explainChoice, explainRun } from '../src/tiers/explain.js';
 
 it('says what is kept free', () => {
-  const plan = { memory: { process: 80e6, weights: 100e6, slots: 0, caches: 2e6, vectors: 5e6 } };
+  const plan = {
+    memory: { process: 80e6 + 1, weights: 100e6 + 1, slots: 0, caches: 2e6 + 1, vectors: 5e6 + 1 },
+  };
   const choice = { weights: 'resident', reason: 'a rule', budget: 250e6, budgetReason: 'as asked', plan };
   expect(explainChoice(choice as TierChoice)).toEqual([
-    'memory      250.00 MB (as asked)',
-    'for         process 80.00 MB, weights 100.00 MB, caches 2.00 MB, vectors 5.00 MB',
-    'kept free   10.00 MB (4 %), for huge pages, allocators and embedding rows',
+    'memory      250 MB (as asked)',
+    'for         process 76.29 MiB, weights 95.37 MiB, caches 1.91 MiB, vectors 4.77 MiB',
+    'kept free   10 MB (4 %), for huge pages, allocators and embedding rows',
     'rule        a rule',
   ]);
 });
@@ -39,7 +41,7 @@ it.each([
     '; warm-up: 100 % of the experts read filled the empty expert cache; a longer run is faster',
   ],
   [50, 100, { slots: 60, misses: 200, ahead: 50 }, ''],
-  [50, 15, {}, '; warm-up: 15 tokens are few; a longer run is faster'],
+  [50, 15, {}, '; warm-up: 15 tokens only; a longer run is faster'],
   [50, 16, {}, ''],
   [120, 3, { slots: 60, misses: 60 }, ''],
 ])('%d tokens/s after %d tokens, with %j: %j', (tokensPerSecond, tokens, tiers, why) => {

@@ -8,7 +8,8 @@ import { fileURLToPath } from 'node:url';
 import { convert, readModelConfig } from '@cflow/convert';
 import type { TransferMode } from '@cflow/format';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import { ENGINES, type EngineName, Model } from '../src/model.js';
+import type { EngineName } from '../src/defaults.js';
+import { ENGINES, Model } from '../src/model.js';
 import { difference } from './helpers.js';
 
 const HF = fileURLToPath(new URL('golden/hf', import.meta.url));

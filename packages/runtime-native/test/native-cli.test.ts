@@ -60,8 +60,8 @@ describe('cflow-run', () => {
     expect(documents.map(({ engine }) => engine.name)).toEqual(['native', 'native', 'reference']);
     expect(documents[0].stats.native).toMatchObject({ arithmetic: 'q8', cache: 'f16', weights: 'resident' });
     expect(documents[0].stats.native.choice).toMatchObject({
-      reason: expect.stringMatching(/^W \+ C \+ M = [\d.]+ MB fit [\d.]+ [GM]B: everything in memory$/),
-      budgetReason: expect.stringMatching(/^80 % of [\d.]+ [GM]B available$/),
+      reason: expect.stringMatching(/^W \+ C \+ M = [\d.]+ MiB fit [\d.]+ [GM]i?B: everything in memory$/),
+      budgetReason: expect.stringMatching(/^80 % of [\d.]+ [GM]i?B available$/),
     });
     expect(documents[1].stats.native).toMatchObject({
       arithmetic: 'f32',
@@ -86,7 +86,7 @@ describe('cflow-run', () => {
     const { code, out, err } = await run(['--profile', '--threads', '2']);
     expect([code, out.split('\n')]).toEqual([0, [expect.stringMatching(/^\d+(,\d+){7}$/), '']]);
     expect(err).toMatch(/^decode +[\d.]+ tokens\/s; .* \(p50\), .* \(p99\)$/m);
-    expect(err).toMatch(/^engine +native, \w+, 2 threads \(as asked\), q8 activations, f16 cache$/m);
+    expect(err).toMatch(/^engine +native, \w+, 2 threads \(as asked\), q8 activations, f16 KV cache$/m);
     expect(err).toMatch(/^weights +resident \(W \+ C \+ M = .* fit .*: everything in memory\)$/m);
     expect(err).toMatch(/^barriers +\d+ per token$/m);
     const byDefault = await run(['--profile']);
@@ -110,8 +110,8 @@ describe('cflow-run', () => {
     const args = [join(root, 'bin/cflow-run.js'), tiny, '--perplexity', text, '--profile', '--json'];
     const { code, out, err } = await node([...args, '--weights', 'mapped']);
     expect({ code, err: code ? err : '' }).toEqual({ code: 0, err: '' });
-    const { predictedTokens, stories, engine, stats } = JSON.parse(out);
-    expect([stories, stats.promptTokens, engine.name]).toEqual([2, predictedTokens, 'native']);
+    const { predictedTokens, documents, engine, stats } = JSON.parse(out);
+    expect([documents, stats.promptTokens, engine.name]).toEqual([2, predictedTokens, 'native']);
     expect(err).toMatch(new RegExp(`^prompt +${predictedTokens} tokens, [\\d.]+ tokens/s`, 'm'));
     expect(err).not.toMatch(/^decode/m);
     expect(err).toMatch(/^weights +mapped \(as asked\)$/m);
@@ -120,10 +120,10 @@ describe('cflow-run', () => {
 
   it('a budget has one answer: an error names the smallest that works', async () => {
     const refused = await run(['--memory', '1MB']);
-    const least = Number(/allow (\d+) bytes/.exec(refused.err)?.[1]);
-    const megabyteLess = await run(['--memory', `${least - 1e6}B`]);
-    expect([megabyteLess.code, megabyteLess.err]).toEqual([refused.code, refused.err]);
-    const smallest = await run(['--memory', `${least}B`, '--json']);
+    const least = Number(/allow (\d+) MiB/.exec(refused.err)?.[1]);
+    const less = await run(['--memory', `${least - 1}MiB`]);
+    expect([less.code, less.err]).toEqual([refused.code, refused.err]);
+    const smallest = await run(['--memory', `${least}MiB`, '--json']);
     expect([smallest.code, smallest.err]).toEqual([0, '']);
     expect(JSON.parse(smallest.out).stats.native.weights).toBe('direct');
   });

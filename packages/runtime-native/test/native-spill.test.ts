@@ -1,4 +1,5 @@
 /** Keys and values beyond their memory: `cacheMemory` and `spillDirectory` of the native engine. */
+
 import { access, constants, mkdtemp, readdir, rm, statfs, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -6,6 +7,7 @@ import { buildPlan, type ModelConfig } from '@cflow/format';
 import { captured } from '@cflow/test-kit/captured';
 import { layoutOnly, makeConfig } from '@cflow/test-kit/models';
 import { afterAll, beforeAll, describe, expect, it, onTestFinished, vi } from 'vitest';
+import { memoryText } from '#cli-kit/bytes.js';
 import { main } from '../src/cli.js';
 import type { EngineOptions } from '../src/engine-options.js';
 import { Model } from '../src/model.js';
@@ -87,7 +89,7 @@ describe('key/value caches beyond their memory', () => {
     for (const options of [{ spillDirectory }, { spillDirectory, cacheMemory: 7.5 * PAGES }]) {
       await expect(opening(options)).rejects.toMatchObject({
         code: 'WRITE_FAILED',
-        message: `spillDirectory: ${spillDirectory} takes no file for keys and values: ${reason} (name a directory that is there and can be written, or allow more memory for keys and values)`,
+        message: `spillDirectory: cannot create a file for the KV cache in ${spillDirectory}: ${reason} (name a writable directory, or allow more memory for the KV cache)`,
         details: { field: 'spillDirectory', value: spillDirectory },
       });
     }
@@ -112,7 +114,7 @@ describe('key/value caches beyond their memory', () => {
       const cacheMemory = limit - 1;
       await expect(opening({ cacheMemory, ...more })).rejects.toMatchObject({
         code: 'MEMORY',
-        message: `cacheMemory: ${cacheMemory} bytes hold no keys and values of ${whose} (allow ${limit} bytes or more${shorter})`,
+        message: `cacheMemory: ${memoryText(cacheMemory)} cannot hold the KV cache of ${whose} (allow ${limit} bytes or more${shorter})`,
         details: { field: 'cacheMemory', value: cacheMemory, limit },
       });
       await (await opening({ cacheMemory: limit, ...more })).close();
@@ -154,7 +156,7 @@ describe('key/value caches beyond their memory', () => {
     const lines = (await explained(...memory)).trimEnd().split('\n');
     expect(lines).toEqual([
       'weights     resident (as asked)',
-      expect.stringMatching(/^KV cache {4}[\d.]+ MB written to disk, [\d.]+ MB read back( \(.*\))?$/),
+      expect.stringMatching(/^KV cache {4}[\d.]+ [kM]B written to disk, [\d.]+ [kM]B read back( \(.*\))?$/),
       expect.stringMatching(/^stalled {5}[\d.]+ s over \d+ threads for it$/),
     ]);
   });
@@ -231,15 +233,16 @@ describe('the memory of keys and values', () => {
     const plan = configured(1e9);
     expect(plan.cacheMemory).toBe(960e6 - REST);
     expect(plan.memory.caches).toBe(960e6 - REST);
-    expect(plan.rule).toContain('660.00 MB of 900.00 MB of the KV cache are in memory');
+    expect(plan.rule).toContain('629.42 MiB of 900 MB of the KV cache are in memory');
     expect(configured(1.3e9)).not.toHaveProperty('cacheMemory');
   });
 
   it('is no less than what works, which is named', () => {
-    const limit = Math.ceil((REST + 200e6) / 0.96 / 1e6) * 1e6;
-    expect(() => configured(limit - 1e6)).toThrow(`the model needs ${limit / 1e6}.00 MB at least`);
+    const mebibytes = Math.ceil((REST + 200e6) / 0.96 / 2 ** 20);
+    const limit = mebibytes * 2 ** 20;
+    expect(() => configured(limit - 2 ** 20)).toThrow(`the model needs ${mebibytes} MiB at least`);
     expect(configured(limit).cacheMemory).toBeGreaterThanOrEqual(200e6);
     const { leastCacheBytes: _, ...all } = SIZES;
-    expect(() => configured(1e9, all)).toThrow('the model needs 1.25 GB at least');
+    expect(() => configured(1e9, all)).toThrow('the model needs 1193 MiB at least');
   });
 });

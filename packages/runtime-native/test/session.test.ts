@@ -1,8 +1,9 @@
 import { openModel, streamName } from '@cflow/format';
 import { describe, expect, it, onTestFinished, vi } from 'vitest';
 import { Model } from '../src/model.js';
-import { negativeLogLikelihood, perplexity, splitStories } from '../src/perplexity.js';
-import { type GeneratedToken, type GenerateOptions, Session } from '../src/session.js';
+import { negativeLogLikelihood, perplexity, splitDocuments } from '../src/perplexity.js';
+import type { GeneratedToken, GenerateOptions } from '../src/session.js';
+import { Session } from '../src/session.js';
 import { goldenJson, goldenPath, loadSafetensors, type Trace } from './helpers.js';
 import { countingSource, goldenFile, modelBytes, tokenizerMetadata } from './model-file.js';
 import { stubEngine } from './stub-engine.js';
@@ -330,7 +331,10 @@ describe('perplexity', () => {
   });
 
   it('splits, strips and drops empty texts', () => {
-    expect(splitStories(' a \n<|endoftext|>\n\n<|endoftext|>\nb\nc\n<|endoftext|>\n')).toEqual(['a', 'b\nc']);
+    expect(splitDocuments(' a \n<|endoftext|>\n\n<|endoftext|>\nb\nc\n<|endoftext|>\n')).toEqual([
+      'a',
+      'b\nc',
+    ]);
   });
 
   it('scores each text from an empty context, over all predicted tokens', async () => {
@@ -348,11 +352,11 @@ describe('perplexity', () => {
     }
     const text = `${short}\n<|endoftext|>\n${short}\n<|endoftext|>\n`;
     const result = await perplexity(model, text);
-    expect(result).toMatchObject({ stories: 2, predictedTokens: 2 * (ids.length - 1) });
+    expect(result).toMatchObject({ documents: 2, predictedTokens: 2 * (ids.length - 1) });
     expect(result.nats).toBeCloseTo(sum / (ids.length - 1), 5);
     expect(result.perplexity).toBeCloseTo(Math.exp(result.nats), 10);
-    expect(await perplexity(model, text, { stories: 1, tokens: 2 })).toMatchObject({
-      stories: 1,
+    expect(await perplexity(model, text, { documents: 1, tokens: 2 })).toMatchObject({
+      documents: 1,
       predictedTokens: 1,
     });
   });

@@ -8,6 +8,7 @@ import { predict } from '../src/tiers/predict.js';
 import { countProcess } from '../src/tiers/process.js';
 
 const MB = 1e6;
+const MIB = 2 ** 20;
 const LAYER = 20.48 * MB;
 const EXPERT = 4.096 * MB;
 
@@ -115,20 +116,21 @@ describe('configureTiers', () => {
     expect(configure(DELAYED, 300, { transfers: 'stall' }).transfers).toBe('stall');
   });
 
-  // 82.01 + 41.96 MB of 96 %, and two or six experts.
+  // 82.01 + 41.96 MB of 96 %, and two or six experts: 129.2, 137.7 and 154.8 MB.
   it.each([
-    ['dense', DENSE, 130],
-    ['with experts', MOE, 138],
-    ['delayed', DELAYED, 155],
-  ])('%s: the smallest budget that works is named', (_name, sizes, least) => {
-    expect(configure(sizes, least).weights).toBe('direct');
-    const error = refusal(() => configure(sizes, least - 1));
-    expect(error).toMatchObject({ code: 'MEMORY', details: { field: 'memory', limit: least * MB } });
-    expect(error.message).toContain(`${least}.00 MB`);
-    expect(error.details.remedy).toContain(`${least * MB} bytes`);
-    expect(refusal(() => configure(sizes, 1)).details.limit).toBe(least * MB);
-    // Another process may use 9.6 MB more: 10 of a budget.
-    expect(refusal(() => configure(sizes, 1, { margin: 9.6 * MB })).details.limit).toBe((least + 10) * MB);
+    ['dense', DENSE, 124],
+    ['with experts', MOE, 132],
+    ['delayed', DELAYED, 148],
+  ])('%s: the smallest budget that works is named, in whole MiB', (_name, sizes, least) => {
+    const limit = least * MIB;
+    expect(configure(sizes, limit / MB).weights).toBe('direct');
+    const error = refusal(() => configure(sizes, (limit - MIB) / MB));
+    expect(error).toMatchObject({ code: 'MEMORY', details: { field: 'memory', limit } });
+    expect(error.message).toContain(`the model needs ${least} MiB at least`);
+    expect(error.details.remedy).toContain(`allow ${least} MiB or more`);
+    expect(refusal(() => configure(sizes, 1)).details.limit).toBe(limit);
+    // Another process may use 9.6 MiB more: 10 of a budget.
+    expect(refusal(() => configure(sizes, 1, { margin: 9.6 * MIB })).details.limit).toBe(limit + 10 * MIB);
   });
 
   it('a large head stays in memory when slots of its size would be more', () => {
@@ -136,7 +138,8 @@ describe('configureTiers', () => {
     const sizes = { ...DENSE, fileBytes: 300 * MB, streams };
     // 1 + 204.8 + 40.96 MB instead of 1 + 2 · 204.8.
     const { limit } = refusal(() => configure(sizes, 1)).details;
-    expect(limit).toBe(343 * MB);
+    // 328.77 MB of 96 % are 326.6 MiB.
+    expect(limit).toBe(327 * MIB);
     expect(brief(configure(sizes, 343)).slice(0, 3)).toEqual(['abcd', 0, 2]);
   });
 
@@ -153,7 +156,7 @@ describe('configureTiers', () => {
     ['fewer than its layers under way use', DELAYED, { expertSlots: 5 }, 'expertSlots', 'USAGE', 6],
     ['fewer streams than are in use', DENSE, { streamSlots: 1 }, 'streamSlots', 'USAGE', 2],
     // 82.01 + 41.96 + 40 · 4.096 MB.
-    ['more experts than fit', MOE, { expertSlots: 40 }, 'memory', 'MEMORY', 300 * MB],
+    ['more experts than fit', MOE, { expertSlots: 40 }, 'memory', 'MEMORY', 286 * MIB],
   ])('refuses %s', (_name, sizes, wishes, field, code, limit) => {
     expect(refusal(() => configure(sizes, 299, wishes))).toMatchObject({ code, details: { field, limit } });
   });

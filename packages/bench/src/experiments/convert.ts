@@ -1,4 +1,5 @@
 /** cflow-convert as users run it: a new process, by number of threads. */
+
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { readdir, rm, stat } from 'node:fs/promises';
@@ -7,9 +8,12 @@ import { cpus, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { CflowError, type Container, DTYPE_NAMES, type Dtype } from '@cflow/format';
+import { fileText } from '#cli-kit/bytes.js';
+import { plural } from '#cli-kit/text.js';
+import { leftFirst } from '../report/text.js';
 import { runChild } from '../runner/child.js';
 import { experiment, Run } from '../runner/experiment.js';
-import { count, mega, SHARED, threadCounts, threadsText } from '../runner/options.js';
+import { count, SHARED, threadCounts } from '../runner/options.js';
 import { temporaryFolder } from '../runner/resources.js';
 import { type Measured, metric } from '../runner/result.js';
 import { spread } from '../runner/statistics.js';
@@ -102,7 +106,7 @@ export async function benchConvert(options: ConvertBenchOptions, run = new Run()
     const results = await run.turns({
       variants: threads,
       rounds: runs,
-      name: threadsText,
+      name: (threads) => plural(threads, 'thread'),
       measure: async (count, round) => {
         const result = await convertOnce(options, count, join(folder, `model.${options.container}`));
         sha256 ??= result.sha256;
@@ -119,7 +123,7 @@ function requireSame(expected: string, actual: string, threads: number, round: n
   if (expected === actual) return;
   throw new CflowError(
     'VERIFY_FAILED',
-    `round ${round + 1} with ${threadsText(threads)} gives SHA-256 ${actual}, expected ${expected}`,
+    `round ${round + 1} with ${plural(threads, 'thread')} gives SHA-256 ${actual}, expected ${expected}`,
     { remedy: 'conversion must not depend on threads or time; report this defect' },
   );
 }
@@ -175,8 +179,8 @@ function convertMeasured({ rows, inputBytes }: ConvertReport): Measured {
   const metrics = rows.flatMap(({ threads, seconds, maxRssBytes }) => {
     const rates = seconds.map((s) => inputBytes / 1e9 / s);
     return [
-      metric(`${threadsText(threads)}: weights read`, 'GB/s', 'higher', rates),
-      metric(`${threadsText(threads)}: peak memory`, 'MB', 'lower', [maxRssBytes / 1e6]),
+      metric(`${plural(threads, 'thread')}: weights read`, 'GB/s', 'higher', rates),
+      metric(`${plural(threads, 'thread')}: peak memory`, 'MB', 'lower', [maxRssBytes / 1e6]),
     ];
   });
   return { metrics };
@@ -195,8 +199,8 @@ function describeConvert(report: ReturnType<typeof withHost>): string {
     (row.maxRssBytes / 2 ** 20).toFixed(0),
   ]);
   return [
-    `${mega(report.inputBytes)} MB of weights, ${report.runs} runs each, interleaved; ${report.cpu}, Node ${report.node}`,
-    ...[head, ...rows].map((row) => row.map((cell) => cell.padStart(12)).join('')),
+    `${fileText(report.inputBytes)} of weights, ${report.runs} runs each, interleaved; ${report.cpu}, Node ${report.node}`,
+    ...leftFirst([head, ...rows]),
     `SHA-256 of every output: ${report.sha256}`,
   ].join('\n');
 }

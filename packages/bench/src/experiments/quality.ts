@@ -1,13 +1,17 @@
 /** Cost of quantization: perplexity and KL divergence from f32, for each dtype. */
+
 import { stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { convert } from '@cflow/convert';
 import type { Dtype } from '@cflow/format';
 import { readTextFile } from '@cflow/format/node';
-import { Model, type NativeEngineOptions, perplexity, splitStories } from '@cflow/runtime-native';
+import { Model, type NativeEngineOptions, perplexity, splitDocuments } from '@cflow/runtime-native';
+import { inUnit } from '#cli-kit/bytes.js';
+import { plural } from '#cli-kit/text.js';
+import { leftFirst } from '../report/text.js';
 import { experiment } from '../runner/experiment.js';
-import { count, mega, SHARED, table, threadsOf } from '../runner/options.js';
+import { count, SHARED, threadsOf } from '../runner/options.js';
 import { interruption, temporaryFolder } from '../runner/resources.js';
 import { type Measured, metric } from '../runner/result.js';
 import { argmax, klDivergence } from '../runner/statistics.js';
@@ -18,7 +22,7 @@ export interface QualityOptions {
   /** Text file; `<|endoftext|>` separates documents. Each is scored from an empty context, up to the context length. */
   readonly texts: string;
   /** Number of documents, from the first; absent: all. */
-  readonly stories?: number;
+  readonly documents?: number;
   /** `f32`: cost of the weights alone. `q8`: includes quantized activations. */
   readonly arithmetic: NativeEngineOptions['arithmetic'];
   readonly threads?: number;
@@ -39,7 +43,7 @@ export interface QualityRow {
 export interface QualityReport {
   readonly model: string;
   readonly arithmetic: NativeEngineOptions['arithmetic'];
-  readonly stories: number;
+  readonly documents: number;
   readonly predictedTokens: number;
   readonly rows: readonly QualityRow[];
 }
@@ -60,7 +64,7 @@ export const quality = experiment({
     y
       .positional('source', { type: 'string', demandOption: true, describe: 'checkpoint directory' })
       .positional('texts', { ...SHARED.texts, demandOption: true })
-      .option('stories', { type: 'number', describe: 'number of documents [default: all]' })
+      .option('documents', { type: 'number', describe: 'number of documents [default: all]' })
       .option('arithmetic', {
         choices: ['f32', 'q8'] as const,
         default: 'f32' as const,
@@ -69,12 +73,12 @@ export const quality = experiment({
       })
       .option('threads', SHARED.threads),
   timed: false,
-  measure: async ({ source, texts, arithmetic, stories, threads }) =>
+  measure: async ({ source, texts, arithmetic, documents, threads }) =>
     benchQuality({
       source,
       texts,
       arithmetic,
-      ...(stories === undefined ? {} : { stories: count('stories', stories, 2 ** 32) }),
+      ...(documents === undefined ? {} : { documents: count('documents', documents, 2 ** 32) }),
       threads: await threadsOf(threads),
     }),
   results: qualityMeasured,
@@ -99,11 +103,11 @@ async function scoreAll(options: QualityOptions, texts: string, directory: strin
     if (output !== exactFile) await convert({ source, output, signal: interruption, ...stored });
     scores.push({ weights, ...(await score(exactModel, output, texts, options)) });
   }
-  const { model, stories, predictedTokens, perplexity: exact } = scores[0]!;
+  const { model, documents, predictedTokens, perplexity: exact } = scores[0]!;
   const rows = scores.map(({ weights, fileBytes, nats, perplexity, divergence }) => {
     return { weights, fileBytes, nats, perplexity, divergence, cost: perplexity / exact - 1 };
   });
-  return { model, arithmetic, stories, predictedTokens, rows };
+  return { model, arithmetic, documents, predictedTokens, rows };
 }
 
 type Score = Awaited<ReturnType<typeof score>>;
@@ -112,12 +116,12 @@ const openScored = (file: string, { arithmetic, threads }: QualityOptions) =>
   Model.open(file, { arithmetic, threads });
 
 async function score(exact: Model, file: string, texts: string, options: QualityOptions) {
-  const { stories } = options;
+  const { documents } = options;
   await using model = await openScored(file, options);
   const tokens = model.config.contextLength;
-  const result = await perplexity(model, texts, { stories, tokens, signal: interruption });
-  const ids = splitStories(texts)
-    .slice(0, stories)
+  const result = await perplexity(model, texts, { documents, tokens, signal: interruption });
+  const ids = splitDocuments(texts)
+    .slice(0, documents)
     .map((story) => model.tokenizer!.encode(story).slice(0, tokens));
   return {
     model: model.config.name,
@@ -173,20 +177,19 @@ function qualityMeasured({ rows }: QualityReport): Measured {
   };
 }
 
-function describeQuality({ model, arithmetic, stories, predictedTokens, rows }: QualityReport): string {
-  const cells = rows.map(({ fileBytes, nats, perplexity, divergence: { kl, sameToken }, cost }) => [
-    mega(fileBytes),
+function describeQuality({ model, arithmetic, documents, predictedTokens, rows }: QualityReport): string {
+  const cells = rows.map(({ weights, fileBytes, nats, perplexity, divergence: { kl, sameToken }, cost }) => [
+    weights,
+    inUnit(fileBytes, 'MB'),
     nats.toFixed(4),
     perplexity.toFixed(3),
     kl.toFixed(5),
     `${(100 * sameToken).toFixed(1)} %`,
     `${cost < 0 ? '' : '+'}${(100 * cost).toFixed(2)} %`,
   ]);
-  const numbers = table([['MB', 'nats/token', 'perplexity', 'KL from f32', 'same token', 'cost'], ...cells]);
-  const names = ['weights', ...rows.map(({ weights }) => weights)];
-  const width = Math.max(...names.map((name) => name.length));
+  const headings = ['weights', 'MB', 'nats/token', 'perplexity', 'KL from f32', 'same token', 'cost'];
   return [
-    `${model}: ${predictedTokens.toLocaleString('en')} tokens of ${stories} documents, ${arithmetic} arithmetic`,
-    ...names.map((name, i) => `${name.padEnd(width)}  ${numbers[i]}`),
+    `${model}: ${plural(predictedTokens, 'token')} of ${plural(documents, 'document')}, ${arithmetic} arithmetic`,
+    ...leftFirst([headings, ...cells]),
   ].join('\n');
 }

@@ -1,9 +1,9 @@
 /** Compares two results of one command, metric by metric. */
 import { CflowError } from '@cflow/format';
 import type { Argv, CommandModule } from 'yargs';
-import { type Builder, print, table } from '../runner/options.js';
+import { type Builder, print } from '../runner/options.js';
 import { type BenchResult, type Metric, readResult } from '../runner/result.js';
-import { significant } from './text.js';
+import { leftFirst, significant } from './text.js';
 
 export interface MetricChange {
   readonly name: string;
@@ -142,7 +142,7 @@ function describe({ changes, missing, added, differences, threshold, worse }: Co
   const limit = `${(100 * threshold).toFixed(1)} %`;
   return [
     ...differences.map((text) => `differs: ${text}`),
-    ...table([['', 'before', 'after', 'better by', ''], ...rows]).map((line) => line.trimEnd()),
+    ...leftFirst([['', 'before', 'after', 'better by', ''], ...rows]),
     ...missing.map((name) => `only before: ${name}`),
     ...added.map((name) => `only after: ${name}`),
     worse ? `a median is worse by more than ${limit}` : `no median is worse by more than ${limit}`,

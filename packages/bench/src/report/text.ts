@@ -1,4 +1,5 @@
-import { table } from '../runner/options.js';
+import { memoryText } from '#cli-kit/bytes.js';
+import { plural, table } from '#cli-kit/text.js';
 import type { BenchResult, Machine, Measured, Metric, Table } from '../runner/result.js';
 
 /** Formats figures and machines, for pages and terminals. */
@@ -44,23 +45,19 @@ function tableText({ title, columns, rows }: Table): string {
   return [title, ...leftFirst([columns, ...cells])].join('\n');
 }
 
-/** Rows with the first column on the left, the others on the right. */
+/** Headings and rows, the first column left-aligned, the others right-aligned. */
 export function leftFirst(rows: readonly (readonly string[])[]): string[] {
-  const width = Math.max(...rows.map(([first = '']) => first.length));
-  return table(rows.map(([first = '', ...rest]) => [first.padEnd(width), ...rest])).map((line) =>
-    line.trimEnd(),
-  );
+  const [[first = '', ...rest], ...body] = rows as [readonly string[], ...(readonly string[])[]];
+  return table([first, ...rest.map((heading) => `>${heading}`)], body);
 }
-
-const gigabytes = (bytes: number) => `${significant(bytes / 1e9)} GB`;
 
 export function machineRows(machine: Machine): [string, string][] {
   const { cores, readBandwidth: read, disk } = machine;
   return [
     ['CPU', `${machine.cpu}, ${machine.isa ?? 'no native addon'}`],
     ['cores', `${cores.allowed} of ${cores.online} (${cores.why}), load ${cores.load} before`],
-    ['memory limit', gigabytes(machine.memoryLimit)],
-    ['plain reads', read ? `${spreadText(read)} GB/s, ${read.threads} threads` : 'not measured'],
+    ['memory limit', memoryText(machine.memoryLimit)],
+    ['plain reads', read ? `${spreadText(read)} GB/s, ${plural(read.threads, 'thread')}` : 'not measured'],
     [
       'disk',
       disk

@@ -2,15 +2,16 @@
  * The experiment interface and its runner. The runner owns options, the warning of a busy machine, progress,
  * interleaving, result file and output; an experiment defines what it measures.
  */
+
 import { loadavg } from 'node:os';
-import { writeMessage } from '@cflow/format/node';
 import { threadBudget } from '@cflow/runtime-native';
 import type { ArgumentsCamelCase, Argv, CommandModule } from 'yargs';
+import { writeMessage } from '#cli-kit/output.js';
+import { progress } from '#cli-kit/progress.js';
 import { measuredText } from '../report/text.js';
 import { inputsOf } from './files.js';
 import { describeMachine } from './machine.js';
 import { type Builder, print, SHARED } from './options.js';
-import { progress } from './progress.js';
 import { throwIfInterrupted } from './resources.js';
 import { type BenchResult, type Machine, type Measured, RESULT_SCHEMA, writeResult } from './result.js';
 

@@ -1,8 +1,10 @@
 /** Shared options, value checks and output of the commands. */
+
 import { CflowError } from '@cflow/format';
-import { writeOutput } from '@cflow/format/node';
-import { IO_DEFAULTS, type IoChoice, parseBytes, threadBudget } from '@cflow/runtime-native';
+import { IO_DEFAULTS, type IoChoice, threadBudget } from '@cflow/runtime-native';
 import type yargs from 'yargs';
+import { parseBytes } from '#cli-kit/bytes.js';
+import { writeOutput } from '#cli-kit/output.js';
 import { memoryLimit } from './machine.js';
 
 export type Builder = ReturnType<typeof yargs>;
@@ -87,14 +89,5 @@ export async function print<T>(
   await writeOutput(`${args.json ? JSON.stringify(result) : describe(result)}\n`);
 }
 
+/** Block sizes in the names of metrics, by which result files are compared. */
 export const kib = (bytes: number) => `${bytes / 1024} KiB`;
-
-export const mega = (bytes: number) => (bytes / 1e6).toFixed(1);
-
-export const threadsText = (threads: number) => `${threads} ${threads === 1 ? 'thread' : 'threads'}`;
-
-/** Formats rows as right-aligned columns. */
-export function table(rows: readonly (readonly string[])[]): string[] {
-  const widths = rows[0]!.map((_, column) => Math.max(...rows.map((row) => row[column]!.length)));
-  return rows.map((row) => row.map((cell, column) => cell.padStart(widths[column]!)).join('  '));
-}

@@ -2,15 +2,16 @@
  * Resources that must not outlive a command: temporary directories, processes, cgroups. The owner releases them; after
  * a signal, this module does.
  */
+
 import { type ChildProcess, type SpawnOptions, spawn } from 'node:child_process';
 import { rmSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { CflowError, ERRORS } from '@cflow/format';
 import { errno } from '@cflow/format/node';
+import { SIGNALS } from '#cli-kit/signals.js';
 
-const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
-/** Signal that interrupts work. */
+/** What a signal interrupts may take this long to end. */
 const GRACE_MS = 3000;
 /** In a child process: its own children stay in its process group and end with it. */
 const GROUPS = process.platform !== 'win32';

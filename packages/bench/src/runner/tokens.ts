@@ -1,6 +1,6 @@
 /** Tokens for measurements: from documents, pseudo-random, or sampled from the model. */
 import { CflowError } from '@cflow/format';
-import { randomGenerator, splitStories, type TextTokenizer } from '@cflow/runtime-native';
+import { randomGenerator, splitDocuments, type TextTokenizer } from '@cflow/runtime-native';
 import { argmax } from './statistics.js';
 
 const SEED = 1;
@@ -27,7 +27,7 @@ export function textIds(texts: string, { tokenizer, contextLength }: Reader, tok
   if (!tokenizer) throw new CflowError('USAGE', 'the model has no tokenizer for the documents');
   const sequences: number[][] = [];
   let left = tokens;
-  for (const story of splitStories(texts)) {
+  for (const story of splitDocuments(texts)) {
     if (left === 0) break;
     const ids = tokenizer.encode(story).slice(0, Math.min(left, contextLength));
     sequences.push(ids);

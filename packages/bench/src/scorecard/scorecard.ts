@@ -1,4 +1,5 @@
 /** `cflow-bench scorecard`: judges every claim by measurements on this machine, or by result files. */
+
 import { existsSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { extname, join } from 'node:path';
@@ -7,13 +8,13 @@ import { convert } from '@cflow/convert';
 import { asCflowError, CflowError } from '@cflow/format';
 import { nativeMachine, threadBudget } from '@cflow/runtime-native';
 import type { ArgumentsCamelCase, Argv, CommandModule } from 'yargs';
+import { progress } from '#cli-kit/progress.js';
 import { benchDecode, decodeMeasured } from '../experiments/decode/bench.js';
 import { parseVariants } from '../experiments/decode/variants.js';
 import { experiments } from '../experiments/index.js';
 import { type QuickContext, Run, resultOf, save, warnIfBusy } from '../runner/experiment.js';
 import { makeFolder } from '../runner/files.js';
 import { type Builder, print, SHARED } from '../runner/options.js';
-import { progress } from '../runner/progress.js';
 import { interruption, temporaryFolder } from '../runner/resources.js';
 import { type Measured, writeResult } from '../runner/result.js';
 import { type Evidence, type EvidenceOf, SOURCE_NAMES, type SourceName } from './judging.js';

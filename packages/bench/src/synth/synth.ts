@@ -1,8 +1,11 @@
 /** `cflow-bench synth`. */
+
 import { CflowError, DTYPE_NAMES, type Dtype } from '@cflow/format';
-import { parseBytes } from '@cflow/runtime-native';
 import type { ArgumentsCamelCase, Argv, CommandModule } from 'yargs';
-import { type Builder, count, mega, print, SHARED, seedOf } from '../runner/options.js';
+import { fileText, parseBytes, rateText } from '#cli-kit/bytes.js';
+import { progress } from '#cli-kit/progress.js';
+import { count, plural } from '#cli-kit/text.js';
+import { type Builder, print, SHARED, seedOf, count as whole } from '../runner/options.js';
 import { interruption } from '../runner/resources.js';
 import { STORAGES, type StorageName, type SynthResult, synthesize } from './checkpoint.js';
 import { GEOMETRIES } from './geometry.js';
@@ -62,7 +65,7 @@ function checkpoint(args: SynthArgs): Promise<SynthResult> {
     directory: args.target,
     geometry: args.geometry,
     ...bytesOf(args),
-    shards: count('shards', args.shards ?? 1, 99_999),
+    shards: whole('shards', args.shards ?? 1, 99_999),
     dtype: dtypeOf(args, STORAGE_NAMES, 'bf16'),
     seed: seedOf(args.seed),
   });
@@ -70,22 +73,22 @@ function checkpoint(args: SynthArgs): Promise<SynthResult> {
 
 async function model(args: ArgumentsCamelCase<SynthArgs>, format: ModelFormat): Promise<SynthModelResult> {
   refuse('shards', args.shards !== undefined, 'a model is one file');
-  const progress = progressLine(args.json === true);
+  const line = progress(args.json === true);
   try {
     return await synthesizeModel({
       target: args.target,
       format,
       geometry: args.geometry,
       ...bytesOf(args),
-      ...(args.layers === undefined ? {} : { layers: count('layers', args.layers, 65_535) }),
+      ...(args.layers === undefined ? {} : { layers: whole('layers', args.layers, 65_535) }),
       dtype: dtypeOf(args, DTYPE_NAMES, 'q4_0'),
       seed: seedOf(args.seed),
       overwrite: args.overwrite,
       signal: interruption,
-      onProgress: progress.update,
+      onProgress: line.bytes('written'),
     });
   } finally {
-    progress.stop();
+    line.stop();
   }
 }
 
@@ -107,27 +110,10 @@ function refuse(field: string, given: boolean, remedy: string): void {
   if (given) throw new CflowError('USAGE', `--${field} does not apply to this --format`, { field, remedy });
 }
 
-/** Percent and rate on a terminal; nothing if output is redirected. */
-function progressLine(quiet: boolean) {
-  if (quiet || !process.stderr.isTTY) return { update: () => undefined, stop: () => undefined };
-  const started = performance.now();
-  let last = -1;
-  return {
-    update: (done: number, total: number) => {
-      const percent = Math.floor((100 * done) / total);
-      if (percent === last) return;
-      last = percent;
-      const rate = mega((1000 * done) / (performance.now() - started));
-      process.stderr.write(`\r${percent} % of ${mega(total)} MB, ${rate} MB/s   `);
-    },
-    stop: () => process.stderr.write('\r\x1b[K'),
-  };
-}
-
 function describeCheckpoint({ directory, parameters, layers, shards, bytes, seconds }: SynthResult): string {
-  return `${directory}: ${parameters.toLocaleString('en')} parameters in ${layers} layers, ${mega(bytes)} MB in ${shards} files, ${mega(bytes / seconds)} MB/s`;
+  return `${directory}: ${count(parameters)} parameters in ${plural(layers, 'layer')}, ${fileText(bytes)} in ${plural(shards, 'file')}, ${rateText(bytes / seconds)}`;
 }
 
 function describeModel({ target, dtype, parameters, layers, bytes, seconds }: SynthModelResult): string {
-  return `${target}: ${parameters.toLocaleString('en')} parameters in ${layers} layers as ${dtype}, ${mega(bytes)} MB, ${mega(bytes / seconds)} MB/s`;
+  return `${target}: ${count(parameters)} parameters in ${plural(layers, 'layer')} as ${dtype}, ${fileText(bytes)}, ${rateText(bytes / seconds)}`;
 }

@@ -1,8 +1,10 @@
 /** An output that outlives its process: written beside its target under a fixed name, with a journal to continue by. */
+
 import { createHash } from 'node:crypto';
 import { lstat, unlink } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { type ByteSink, CflowError, type Crc32, type ErrorCode } from '@cflow/format';
+import { fileText } from '#cli-kit/bytes.js';
 import { AtomicFile } from '../targets/atomic-file.js';
 import { isRunning } from '../targets/owner.js';
 import {
@@ -210,7 +212,7 @@ export class ResumableFile implements ByteSink {
     const problem = error.code === 'INTERRUPTED' ? 'interrupted' : error.message;
     return new CflowError(
       error.code,
-      `${problem}; ${(this.#secured / 1e6).toFixed(1)} MB are kept beside the output: continue with --resume`,
+      `${problem}; ${fileText(this.#secured)} are kept beside the output: continue with --resume`,
       { cause: error },
     );
   }

@@ -1,8 +1,10 @@
 /** Temporary names of exports, and what killed exports left under them. */
+
 import { createHash, randomBytes } from 'node:crypto';
 import { lstat, readdir, rm } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { dirname, join } from 'node:path';
+import { fileText } from '#cli-kit/bytes.js';
 import { isRunning, type Owner, thisProcess } from './owner.js';
 
 /** Process, its start, a hash of the machine's name, and a random part. */
@@ -39,7 +41,7 @@ export async function removeOrphans(target: string): Promise<string[]> {
       () => true,
       () => false,
     );
-    const size = `${(bytes / 1e6).toFixed(1)} MB`;
+    const size = fileText(bytes);
     if (removed) notes.push(`removed ${path}, ${size} that a killed export left`);
     else notes.push(`cannot remove ${path}, ${size} that a killed export left`);
   }

@@ -1,5 +1,6 @@
 /** The report's models (report §4.3, §5.2.1, Table 4.1) and its Gemma 4 sizing geometry (report §6.1), by name. */
 import { type ModelConfig, type ModelConfigInput, parseModelConfig } from './config.js';
+import type { PRESET_NAMES } from './preset-names.js';
 
 const ROPE_THETA = 10_000;
 const NORM_EPS = 1e-6;
@@ -58,7 +59,12 @@ type Style = Pick<
   | 'tiedEmbeddings'
 >;
 
-function preset(name: string, geometry: Geometry, layers: number, style: Style): [string, ModelConfig] {
+function preset(
+  name: (typeof PRESET_NAMES)[number],
+  geometry: Geometry,
+  layers: number,
+  style: Style,
+): [string, ModelConfig] {
   const config = parseModelConfig({
     name,
     family: 'cflow',

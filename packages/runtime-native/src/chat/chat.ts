@@ -1,12 +1,8 @@
 /** Conversations: turns through a model. */
 import { CflowError } from '@cflow/format';
+import { DEFAULT_MAX_TOKENS } from '../defaults.js';
 import type { Model } from '../model.js';
-import {
-  DEFAULT_MAX_TOKENS,
-  type GeneratedToken,
-  type GenerateOptions,
-  type SessionStats,
-} from '../session.js';
+import type { GeneratedToken, GenerateOptions, SessionStats } from '../session.js';
 import { type AnswerFormat, answerFormat } from './answer/formats.js';
 import { assistantMessage, withParsedArguments } from './answer/message.js';
 import type { AnswerPart } from './answer/parts.js';

@@ -1,6 +1,7 @@
 import { randomInt } from 'node:crypto';
 import { CflowError } from '@cflow/format';
 import { type Checks, checkOptions, real, whole } from '@cflow/format/node';
+import { SAMPLER_DEFAULTS } from '../defaults.js';
 import type { EngineStats } from '../engine.js';
 import { nativeSelect } from '../native/sampling.js';
 import { randomGenerator } from './random.js';
@@ -22,9 +23,6 @@ export interface SamplerOptions {
   /** Integer of 32 bits; drawn at random if absent. The same seed and logits give the same ids. */
   readonly seed?: number | undefined;
 }
-
-/** What `SamplerOptions` are where neither the caller nor the model says. */
-export const SAMPLER_DEFAULTS = { temperature: 0.8, topK: 40, topP: 0.95, minP: 0, typicalP: 1 } as const;
 
 /** Checks of `SamplerOptions`. */
 export const SAMPLER_CHECKS: Checks<SamplerOptions> = {

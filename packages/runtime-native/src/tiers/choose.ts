@@ -1,12 +1,14 @@
 /** Decides where the weights of a file go: measures what `configureTiers` needs, then calls it. */
+
 import { totalmem } from 'node:os';
 import { buildPlan, CflowError, type ModelFile, type TransferMode } from '@cflow/format';
+import { memoryText } from '#cli-kit/bytes.js';
 import type { EngineOptions } from '../engine-options.js';
 import type { Addon, IoChoice, NativeDirectOptions, NativeEngineOptions } from '../native/addon.js';
 import { lowerPlan } from '../native/lower.js';
 import type { ResolvedOptions } from '../native/options.js';
 import { IN_MEMORY, type Placement } from '../native/tiers.js';
-import { type Bandwidths, configureTiers, size, type TierPlan } from './configure.js';
+import { type Bandwidths, configureTiers, type TierPlan } from './configure.js';
 import { bandwidths, type MeasuredFile } from './devices.js';
 import { cachedBytes, type ModelSizes, metadataBytes, modelSizes } from './estimate.js';
 import { type Prediction, predict } from './predict.js';
@@ -153,7 +155,7 @@ function inMemory(
 }
 
 function nothingToFetch(budget: number): CflowError {
-  return new CflowError('USAGE', `everything fits in ${size(budget)}: nothing to offload`, {
+  return new CflowError('USAGE', `everything fits in ${memoryText(budget)}: nothing to offload`, {
     field: 'weights',
     value: 'direct',
     remedy: 'leave it out, or set a smaller memory',
@@ -165,5 +167,5 @@ function memoryBudget(addon: Addon, asked: number | undefined): { budget: number
   if (asked !== undefined) return { budget: asked, budgetReason: 'as asked' };
   const available = Math.min(addon.availableMemory(), totalmem());
   const budget = Math.floor(DEFAULT_SHARE * available) + process.memoryUsage.rss();
-  return { budget, budgetReason: `${100 * DEFAULT_SHARE} % of ${size(available)} available` };
+  return { budget, budgetReason: `${100 * DEFAULT_SHARE} % of ${memoryText(available)} available` };
 }

@@ -2,7 +2,9 @@
  * Chooses tiers, pipeline mode and sizes for a memory budget: PIPO §5.3, Algorithm 2, for a CPU that reads weights from
  * memory or disk. Pure: takes measurements, returns the plan and the rule that chose it.
  */
+
 import { CflowError, type TransferMode } from '@cflow/format';
+import { memoryText } from '#cli-kit/bytes.js';
 import { IN_MEMORY, type Placement } from '../native/tiers.js';
 import { type ModelSizes, type StreamSize, sum } from './estimate.js';
 
@@ -65,7 +67,7 @@ const VECTORS = 0.02;
 const SPARE = 0.04;
 /** Slot sizes are multiples of this, as direct I/O and huge pages require. */
 const ALIGN = 4096;
-const MB = 1e6;
+const MIB = 2 ** 20;
 
 /**
  * @throws CflowError MEMORY if nothing fits; it names the smallest budget that does. USAGE if the requested slots are too
@@ -92,7 +94,7 @@ function spilling(sizes: ModelSizes, wishes: TierWishes, least: number): TierPla
   const cacheMemory = Math.floor(usable(wishes.budget) - (least - cacheBytes));
   if (cacheMemory < leastCacheBytes || cacheMemory >= cacheBytes) return undefined;
   const plan = configureTiers({ ...sizes, cacheBytes: cacheMemory, leastCacheBytes: cacheMemory }, wishes);
-  const share = `${size(cacheMemory)} of ${size(cacheBytes)} of the KV cache are in memory`;
+  const share = `${memoryText(cacheMemory)} of ${memoryText(cacheBytes)} of the KV cache are in memory`;
   return { ...plan, cacheMemory, rule: `${plan.rule}; ${share}, the oldest on disk` };
 }
 
@@ -112,7 +114,7 @@ function wholeModel(sizes: ModelSizes, wishes: TierWishes): TierPlan {
   };
   return {
     weights: 'resident',
-    rule: `W + C + M = ${size(total(memory))} fit ${size(budget)}: everything in memory`,
+    rule: `W + C + M = ${memoryText(total(memory))} fit ${memoryText(budget)}: everything in memory`,
     mode: 'performance',
     transfers: 'none',
     placement: IN_MEMORY,
@@ -130,12 +132,12 @@ function tooSmall(
   asked: boolean,
 ): never {
   // Above, not at: products round.
-  const rounded = (Math.floor((least + margin - spillable) / (1 - SPARE) / MB) + 1) * MB;
-  throw new CflowError('MEMORY', `the model needs ${size(rounded)} at least, of which ${fetchable}`, {
+  const mebibytes = Math.floor((least + margin - spillable) / (1 - SPARE) / MIB) + 1;
+  throw new CflowError('MEMORY', `the model needs ${mebibytes} MiB at least, of which ${fetchable}`, {
     field: 'memory',
     value: budget,
-    limit: rounded,
-    remedy: `allow ${rounded} bytes or more, or use ${asked ? 'fewer slots, ' : ''}a shorter context or a smaller model`,
+    limit: mebibytes * MIB,
+    remedy: `allow ${mebibytes} MiB or more, or use ${asked ? 'fewer slots, ' : ''}a shorter context or a smaller model`,
   });
 }
 
@@ -162,7 +164,7 @@ class Layout {
 
   get fetchable(): string {
     const caches = this.#sizes.cacheBytes - this.spillable;
-    return `${size(this.#wishes.used)} are the process and ${size(caches)} the KV cache`;
+    return `${memoryText(this.#wishes.used)} are the process and ${memoryText(caches)} the KV cache`;
   }
 
   /** Bytes of the KV cache that may be on disk. */
@@ -321,6 +323,3 @@ export function spread(order: readonly StreamSize[], count: number): StreamSize[
   const at = (i: number) => Math.floor((i * n) / layers.length);
   return [...layers.filter((_, i) => at(i + 1) > at(i)), ...rest.slice(0, count - n)];
 }
-
-export const size = (bytes: number) =>
-  bytes < 1e9 ? `${(bytes / 1e6).toFixed(2)} MB` : `${(bytes / 1e9).toFixed(2)} GB`;

@@ -1,7 +1,9 @@
 /** `--explain`: the choice of tiers and its result, as lines of text. */
+import { fileText, memoryText, rateText } from '#cli-kit/bytes.js';
+import { plural } from '#cli-kit/text.js';
 import type { NativeStats } from '../engine.js';
 import type { TierChoice } from './choose.js';
-import { reserve, size } from './configure.js';
+import { reserve } from './configure.js';
 
 /** Before a run: the estimate, the rule that chose, and the prediction. */
 export function explainChoice(choice: TierChoice): string[] {
@@ -11,9 +13,9 @@ export function explainChoice(choice: TierChoice): string[] {
   const parts = Object.entries(memory).filter(([, bytes]) => bytes > 0);
   const percent = ((100 * reserve(budget)) / budget).toFixed(0);
   return [
-    `memory      ${size(budget)} (${budgetReason})`,
-    `for         ${parts.map(([name, bytes]) => `${name} ${size(bytes)}`).join(', ')}`,
-    `kept free   ${size(reserve(budget))} (${percent} %), for huge pages, allocators and embedding rows`,
+    `memory      ${memoryText(budget)} (${budgetReason})`,
+    `for         ${parts.map(([name, bytes]) => `${name} ${memoryText(bytes)}`).join(', ')}`,
+    `kept free   ${memoryText(reserve(budget))} (${percent} %), for huge pages, allocators and embedding rows`,
     `rule        ${reason}`,
     ...(weights === 'direct' ? directLines(choice) : []),
   ];
@@ -26,13 +28,13 @@ function directLines({ plan, io, bandwidths, prediction }: TierChoice): string[]
   const { compute, io: fetching, interference, tokensPerSecond, gain } = prediction!;
   const fetched = [
     ...(expertSlots ? [`experts, ${expertSlots} in memory`] : []),
-    ...(streams.size ? [`${streams.size} streams, ${streamSlots} in memory`] : []),
+    ...(streams.size ? [`${plural(streams.size, 'stream')}, ${streamSlots} in memory`] : []),
   ];
   return [
     `offloaded   ${fetched.join('; ')}`,
-    `pipeline    ${transfers}, ${mode}; up to ${maxBatch} tokens of a prompt at once`,
-    `reads       ${size(io!.block)} a block, ${io!.depth} under way, ${io!.backend} backend, ${io!.mode} mode`,
-    `measured    memory ${rate(memory)}, disk ${rate(disk)}`,
+    `pipeline    ${transfers}, ${mode}; up to ${plural(maxBatch, 'token')} of a prompt at once`,
+    `reads       blocks of ${memoryText(io!.block)}, queue depth ${io!.depth}, ${io!.backend} backend, ${io!.mode} mode`,
+    `measured    memory ${rateText(memory)}, disk ${rateText(disk)}`,
     `predicted   C ${ms(compute)}, IO ${ms(fetching)} a token, interference ${(100 * interference).toFixed(0)} %: ` +
       `${tokensPerSecond.toFixed(1)} tokens/s, ${gain.toFixed(2)} times the speed of waiting for each read`,
   ];
@@ -59,13 +61,13 @@ function fetchLines({ choice, tiers, threads }: NativeStats, run: Reached): stri
   const reached = tokensPerSecond / prediction!.tokensPerSecond;
   const way = tiers.direct ? 'O_DIRECT' : 'buffered';
   return [
-    `disk        ${size(tiers.bytesRead)} at ${rate(tiers.bytesRead / tiers.busySeconds)} (${way}, ${tiers.uring ? 'io_uring' : 'threads'}${tiers.reason && `; ${tiers.reason}`})`,
+    `disk        ${fileText(tiers.bytesRead)} at ${rateText(tiers.bytesRead / tiers.busySeconds)} (${way}, ${tiers.uring ? 'io_uring' : 'threads'}${tiers.reason && `; ${tiers.reason}`})`,
     ...(called
       ? [
           `experts     ${share(tiers.hits)} in memory, ${share(tiers.predicted)} read ahead by prediction, ${share(tiers.misses)} missed`,
         ]
       : []),
-    `stalled     ${tiers.stallSeconds.toFixed(3)} s over ${threads} threads`,
+    `stalled     ${tiers.stallSeconds.toFixed(3)} s over ${plural(threads, 'thread')}`,
     ...(tokensPerSecond > 0
       ? [
           `reached     ${tokensPerSecond.toFixed(1)} tokens/s, ${reached.toFixed(2)} of the prediction` +
@@ -88,7 +90,7 @@ function warmUp({ slots, misses, ahead }: NativeStats['tiers'], tokens: number):
     const share = ((100 * filled) / reads).toFixed(0);
     return `; warm-up: ${share} % of the experts read filled the empty expert cache; a longer run is faster`;
   }
-  return tokens < FEW_TOKENS ? `; warm-up: ${tokens} tokens are few; a longer run is faster` : '';
+  return tokens < FEW_TOKENS ? `; warm-up: ${plural(tokens, 'token')} only; a longer run is faster` : '';
 }
 
 function cacheLines({ tiers, threads }: NativeStats): string[] {
@@ -96,10 +98,9 @@ function cacheLines({ tiers, threads }: NativeStats): string[] {
   if (cacheWritten === 0) return [];
   const why = cacheReason && ` (${cacheReason})`;
   return [
-    `KV cache    ${size(cacheWritten)} written to disk, ${size(cacheRead)} read back${why}`,
-    `stalled     ${cacheStallSeconds.toFixed(3)} s over ${threads} threads for it`,
+    `KV cache    ${fileText(cacheWritten)} written to disk, ${fileText(cacheRead)} read back${why}`,
+    `stalled     ${cacheStallSeconds.toFixed(3)} s over ${plural(threads, 'thread')} for it`,
   ];
 }
 
-const rate = (bytesPerSecond: number) => `${(bytesPerSecond / 1e9).toFixed(2)} GB/s`;
 const ms = (seconds: number) => `${(1000 * seconds).toFixed(2)} ms`;

@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { convert } from '@cflow/convert';
 import { CflowError } from '@cflow/format';
-import { parseBytes } from '@cflow/runtime-native';
+import { parseBytes } from '#cli-kit/bytes.js';
 import { loadPeer, noRepackLibrary } from '../../engines/llama.js';
 import { experiment, type Run } from '../../runner/experiment.js';
 import { withModelFile } from '../../runner/files.js';

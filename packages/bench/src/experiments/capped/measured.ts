@@ -1,7 +1,8 @@
 /** Metrics and tables of a comparison under a memory cap. */
 
+import { fileText, memoryText } from '#cli-kit/bytes.js';
+import { plural } from '#cli-kit/text.js';
 import { spreadText } from '../../report/text.js';
-import { threadsText } from '../../runner/options.js';
 import { type Measured, type Metric, metric, type Table } from '../../runner/result.js';
 import type { CappedReport, CappedRow } from './report.js';
 import type { CappedRun } from './run.js';
@@ -101,7 +102,7 @@ function subjectTable(
   };
   const measured = FIGURES.filter(({ name }) => name !== 'killed');
   return {
-    title: `${model}, ${mega(fileBytes)}, in ${mega(memory)}: ${tokens} pseudo-random tokens after ${warmup}, the same for both; ${threadsText(threads)}`,
+    title: `${model}, ${fileText(fileBytes)}, in ${memoryText(memory)}: ${tokens} pseudo-random tokens after ${warmup}, the same for both; ${plural(threads, 'thread')}`,
     columns: ['', ...measured.map(({ name, unit }) => `${name}, ${unit}`), 'killed'],
     rows: figures.map(({ row, metrics }) => [
       row.engine,
@@ -110,8 +111,6 @@ function subjectTable(
     ]),
   };
 }
-
-const mega = (bytes: number) => `${(bytes / MB).toFixed(0)} MB`;
 
 const NOT_REPACKED =
   'weights stay memory-mapped: a preloaded symbol replaces the function that selects the repacking buffer';

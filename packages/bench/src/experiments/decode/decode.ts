@@ -1,8 +1,12 @@
 /** `cflow-bench decode` and `prefill`: tokens/s of our engine, and of llama.cpp on the same weights. */
+
 import { cpus } from 'node:os';
 import { ENGINES, type EngineName, type ProfileEntry } from '@cflow/runtime-native';
+import { fileText } from '#cli-kit/bytes.js';
+import { plural } from '#cli-kit/text.js';
+import { leftFirst } from '../../report/text.js';
 import { experiment } from '../../runner/experiment.js';
-import { count, mega, SHARED, table, threadsOf, threadsText } from '../../runner/options.js';
+import { count, SHARED, threadsOf } from '../../runner/options.js';
 import { type Measured, type Metric, metric } from '../../runner/result.js';
 import type { Spread } from '../../runner/statistics.js';
 import { benchDecode, type DecodeReport, type DecodeRow, decodeMeasured } from './bench.js';
@@ -113,7 +117,7 @@ const HEAD = [
 function describe(report: ReturnType<typeof withHost>): string {
   const { model, tokens, prefill, rounds, plannedBytesPerToken: planned, rows } = report;
   const bandwidth = Object.entries(report.readBandwidth).map(
-    ([threads, speed]) => `read bandwidth, ${threadsText(Number(threads))}: ${cell(speed, 1)} GB/s`,
+    ([threads, speed]) => `read bandwidth, ${plural(Number(threads), 'thread')}: ${cell(speed, 1)} GB/s`,
   );
   const cells = rows.map((row) => [
     row.engine,
@@ -129,9 +133,9 @@ function describe(report: ReturnType<typeof withHost>): string {
   ]);
   return [
     `${model}: ${tokens} tokens decoded, a prompt of ${prefill}; ${rounds} rounds, median (min-max); ${report.cpu}, Node ${report.node}`,
-    `${mega(planned)} MB of weights per token planned`,
+    `${fileText(planned)} of weights per token planned`,
     ...bandwidth,
-    ...table([HEAD, ...cells]),
+    ...leftFirst([HEAD, ...cells]),
     ...rows.flatMap(describeRow),
   ].join('\n');
 }
@@ -145,12 +149,12 @@ function describeRow({
   runs,
 }: DecodeRow): string[] {
   const counted =
-    countedBytesPerToken === undefined ? '' : `, ${mega(countedBytesPerToken)} MB per token counted`;
+    countedBytesPerToken === undefined ? '' : `, ${fileText(countedBytesPerToken)} per token counted`;
   const touched = firstTokenFileBytes
-    ? `, ${mega(firstTokenFileBytes.median)} MB of mapped weights touched by the first token`
+    ? `, ${fileText(firstTokenFileBytes.median)} of mapped weights touched by the first token`
     : '';
   return [
-    `${engine}: ${backend}, ${threadsText(threads)}${counted}${touched}`,
+    `${engine}: ${backend}, ${plural(threads, 'thread')}${counted}${touched}`,
     ...profileLines('decode', runs.at(-1)?.decodeProfile, threads),
     ...profileLines('prefill', runs.at(-1)?.prefillProfile, threads),
   ];
@@ -173,7 +177,7 @@ function profileLines(
       ((100 * seconds) / total).toFixed(1),
       bytes && seconds ? ((bytes * threads) / seconds / 1e9).toFixed(1) : '-',
     ]);
-  return table([[`  ${title}`, 'calls', 'thread s', '%', 'GB/s'], ...rows]);
+  return leftFirst([[`  ${title}`, 'calls', 'thread s', '%', 'GB/s'], ...rows]);
 }
 
 export function prefillMeasured(reports: readonly DecodeReport[]): Measured {

@@ -1,7 +1,8 @@
 /** What `overlap` measures: variants of the pipeline by number of threads and memory budget. */
+
 import type { ModelConfig } from '@cflow/format';
 import type { EngineOptions, OpenModelOptions } from '@cflow/runtime-native';
-import { threadsText } from '../../runner/options.js';
+import { plural } from '#cli-kit/text.js';
 
 /** How weights are read; `resident` is the reference. */
 export interface Variant {
@@ -46,10 +47,10 @@ export function cellsOf(
   budgets: readonly Budget[],
 ): Cell[] {
   return threadCounts.flatMap((threads) => [
-    { name: `${threadsText(threads)}, resident`, variant: RESIDENT, threads, budget: undefined },
+    { name: `${plural(threads, 'thread')}, resident`, variant: RESIDENT, threads, budget: undefined },
     ...budgets.flatMap((budget) =>
       variants.map((variant) => ({
-        name: `${budget.name}, ${threadsText(threads)}, ${variant.name}`,
+        name: `${budget.name}, ${plural(threads, 'thread')}, ${variant.name}`,
         variant,
         threads,
         budget,

@@ -1,5 +1,5 @@
 /** Metrics and tables of `overlap` and its ladder. */
-import { threadsText } from '../../runner/options.js';
+import { plural } from '#cli-kit/text.js';
 import { type Measured, type Metric, metric, type Table } from '../../runner/result.js';
 import { median, rounded, spread } from '../../runner/statistics.js';
 import type { CellRow, OverlapReport } from './bench.js';
@@ -105,7 +105,7 @@ function groupsOf(rows: readonly CellRow[]): Group[] {
   for (const row of rows) {
     const { budget, threads } = row.cell;
     if (!budget || runsOf(row).length === 0) continue;
-    const name = `${budget.name}, ${threadsText(threads)}`;
+    const name = `${budget.name}, ${plural(threads, 'thread')}`;
     groups.set(name, [...(groups.get(name) ?? []), row]);
   }
   return [...groups].map(([name, variants]) => ({
@@ -255,7 +255,7 @@ function ladderTable(
   const middle = times.map((runs) => median(runs));
   const { budget, threads } = rungs[0]!.cell;
   return {
-    title: `Ladder, ${model}, ${budget!.name}, ${threadsText(threads)}: ms per token`,
+    title: `Ladder, ${model}, ${budget!.name}, ${plural(threads, 'thread')}: ms per token`,
     columns: ['rung', 'median', 'min', 'max', 'over the one before', 'over the first'],
     rows: rungs.map(({ cell }, i) => {
       const { min, max } = spread(times[i]!);

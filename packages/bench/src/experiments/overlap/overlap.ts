@@ -1,5 +1,7 @@
 /** `cflow-bench overlap`: experts on disk, by variant of the pipeline; `--ladder` and `--sweep` are separate experiments. */
-import { IO_DEFAULTS, parseBytes } from '@cflow/runtime-native';
+
+import { IO_DEFAULTS } from '@cflow/runtime-native';
+import { parseBytes } from '#cli-kit/bytes.js';
 import { experiment, type QuickContext, type Run } from '../../runner/experiment.js';
 import { count, ioOf, SHARED, threadCounts } from '../../runner/options.js';
 import type { Measured } from '../../runner/result.js';

@@ -1,8 +1,10 @@
 /** `cflow-bench peers`. */
+
 import { CflowError } from '@cflow/format';
+import { plural } from '#cli-kit/text.js';
 import { spreadText } from '../../report/text.js';
 import { experiment } from '../../runner/experiment.js';
-import { count, SHARED, threadsOf, threadsText } from '../../runner/options.js';
+import { count, SHARED, threadsOf } from '../../runner/options.js';
 import { type Measured, type Metric, metric, type Table } from '../../runner/result.js';
 import { decodeMetrics, FIGURES } from '../decode/bench.js';
 import { benchPeers, CHECKED, type PeerComparison } from './bench.js';
@@ -117,7 +119,7 @@ function tableOf({ model, report, ratios, quality }: PeerComparison): Table {
     rounds ? `${spreadText(metric('ratio', '×', 'higher', rounds))} ×` : null;
   const rows = FIGURES.map(({ name }) => [name, cell(OURS, name), cell(THEIRS, name), ratio(ratios[name])]);
   const backends = report.rows.map(
-    ({ engine, backend, threads }) => `${engine}: ${backend}, ${threadsText(threads)}`,
+    ({ engine, backend, threads }) => `${engine}: ${backend}, ${plural(threads, 'thread')}`,
   );
   return {
     title: `${model} (${backends.join('; ')})`,

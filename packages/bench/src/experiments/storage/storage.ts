@@ -1,5 +1,7 @@
 /** `cflow-bench storage`. */
+
 import { tmpdir } from 'node:os';
+import { fileText } from '#cli-kit/bytes.js';
 import { experiment } from '../../runner/experiment.js';
 import { blockOf, count, ioOf, kib, SHARED } from '../../runner/options.js';
 import { type Measured, metric, type Table } from '../../runner/result.js';
@@ -92,7 +94,7 @@ function ratios(
 function passTable({ passes, fileBytes, block, depth }: StorageReport): Table {
   const reason = passes.find((pass) => pass.reason)?.reason;
   return {
-    title: `Passes over ${(fileBytes / 1e6).toFixed(1)} MB, reads of ${kib(block)}, ${depth} at once${reason ? `; not direct: ${reason}` : ''}`,
+    title: `Passes over ${fileText(fileBytes)}, reads of ${kib(block)}, ${depth} at once${reason ? `; not direct: ${reason}` : ''}`,
     columns: ['mode', 'order', 'container', 'prefetch', 'MB', 'GB/s', 'min', 'max'],
     rows: passes.map(({ mode, order, container, prefetch, bytes, speeds }) => {
       const { median, min, max } = spread(speeds);

@@ -1,7 +1,8 @@
 /** What `cflow-run --profile` prints. */
-import type { NativeStats } from './engine.js';
-import type { ProfileEntry } from './native/addon.js';
-import type { SessionStats } from './session.js';
+import { plural, table } from '#cli-kit/text.js';
+import type { NativeStats } from '../engine.js';
+import type { ProfileEntry } from '../native/addon.js';
+import type { SessionStats } from '../session.js';
 
 /** Figures of a session and, with the native engine, where its time went; lines for people. */
 export function profileText(stats: SessionStats): string {
@@ -9,7 +10,7 @@ export function profileText(stats: SessionStats): string {
   const prefillRate = prefillMs > 0 ? (1000 * promptTokens) / prefillMs : 0;
   const decode = `decode    ${tokensPerSecond.toFixed(1)} tokens/s; a token takes ${ms(tokenMsP50)} (p50), ${ms(tokenMsP99)} (p99)`;
   const lines = [
-    `prompt    ${promptTokens} tokens, ${prefillRate.toFixed(1)} tokens/s, first token after ${ms(firstTokenMs)}`,
+    `prompt    ${plural(promptTokens, 'token')}, ${prefillRate.toFixed(1)} tokens/s, time to first token ${ms(firstTokenMs)}`,
     ...(decodeMs > 0 ? [decode] : []),
     ...(stats.native ? nativeLines(stats.native) : []),
   ];
@@ -19,9 +20,8 @@ export function profileText(stats: SessionStats): string {
 function nativeLines(native: NativeStats): string[] {
   const { isa, threads, threadsReason, weights, choice, arithmetic, cache } = native;
   const { barriersPerToken, profile } = native;
-  const team = `${threads} ${threads === 1 ? 'thread' : 'threads'} (${threadsReason})`;
   return [
-    `engine    native, ${isa}, ${team}, ${arithmetic} activations, ${cache} cache`,
+    `engine    native, ${isa}, ${plural(threads, 'thread')} (${threadsReason}), ${arithmetic} activations, ${cache} KV cache`,
     `weights   ${weights} (${choice.reason})`,
     `barriers  ${barriersPerToken} per token${unshared(native)}`,
     ...profileTable(profile, threads),
@@ -48,15 +48,7 @@ function profileTable(profile: readonly ProfileEntry[], threads: number): string
     `${((100 * seconds) / total).toFixed(1)} %`,
     bytes && seconds ? ((bytes * threads) / seconds / 1e9).toFixed(1) : '',
   ]);
-  return aligned([['step', 'calls', 'time', 'share', 'GB/s'], ...rows]);
+  return table(['step', '>calls', '>time', '>share', '>GB/s'], rows);
 }
 
 const ms = (value: number) => `${value.toFixed(2)} ms`;
-
-/** The first column to the left, the others to the right. */
-function aligned(rows: readonly (readonly string[])[]): string[] {
-  const widths = rows[0]!.map((_, column) => Math.max(...rows.map((row) => row[column]!.length)));
-  return rows.map((row) =>
-    row.map((cell, i) => (i === 0 ? cell.padEnd(widths[i]!) : cell.padStart(widths[i]!))).join('  '),
-  );
-}

@@ -1,7 +1,7 @@
 /** The grammar that a command line asks for. */
 import { CflowError } from '@cflow/format';
 import { readTextFile } from '@cflow/format/node';
-import type { GrammarSpec } from './grammar/constraint.js';
+import type { GrammarSpec } from '../grammar/constraint.js';
 
 /** Options that name a grammar. */
 export interface GrammarArguments {

@@ -1,0 +1,17 @@
+/** Defaults and limits that the command line shows; a module of its own, so that help loads no converter. */
+
+/** The defaults of command and library. */
+export const CONVERT_DEFAULTS = {
+  model: 'auto',
+  dtype: 'q4_0',
+  scaleSearch: true,
+  zeroNonfinite: false,
+  overwrite: false,
+  verify: false,
+  resume: false,
+  cache: true,
+  strict: false,
+} as const;
+
+/** Most quantizing threads. */
+export const MOST_THREADS = 256;
