@@ -124,6 +124,38 @@ export default [
     },
   },
   {
+    id: '35g',
+    kind: 'a prompt in front of the model',
+    test: 'packages/runtime-native/test/cli-misplaced.test.ts',
+    run: (t) => {
+      const words = ['cflow-run m.cflow --prompt "Once upon a time"'];
+      return failing(t, 'cflow-run', ['Once upon a time', 'm.cflow'], { code: 2, words });
+    },
+  },
+  {
+    id: '35h',
+    kind: '--memory 2',
+    test: 'packages/runtime-native/test/cli-misplaced.test.ts',
+    run: async (t) => {
+      await t.convert(t.checkpoint('model'));
+      const words = ['2 without a unit is 2 bytes (write 2GiB or 2GB)'];
+      return failing(t, 'cflow-run', ['out.cflow', '--ids', '1', '--memory', '2'], { code: 2, words });
+    },
+  },
+  {
+    id: '35i',
+    kind: '--context 100000000 of a model with 384',
+    test: 'packages/runtime-native/test/cli-misplaced.test.ts',
+    run: async (t) => {
+      await t.convert(t.checkpoint('model', { config: { max_position_embeddings: 384 } }));
+      const words = ['--context: 100000000 positions, the model has 384 (ask for 384 at most)'];
+      return failing(t, 'cflow-run', ['out.cflow', '--ids', '1', '--context', '100000000'], {
+        code: 12,
+        words,
+      });
+    },
+  },
+  {
     id: 38,
     kind: 'RoPE scaling in the text of cflow-inspect',
     test: 'packages/inspect/test/report.test.ts',

@@ -2,6 +2,7 @@ import { packageVersion } from '@cflow/format/node';
 import type { CommandModule } from 'yargs';
 import { commandLine, parseArguments } from '#cli-kit/command.js';
 import { runCommand } from '#cli-kit/output.js';
+import { EXAMPLES, withExample } from './examples.js';
 import { experiments } from './experiments/index.js';
 import { compare, WORSE } from './report/compare.js';
 import { report } from './report/report.js';
@@ -33,10 +34,10 @@ async function run(argv: readonly string[]): Promise<number> {
 
 function parser(commands: readonly CommandModule[]) {
   return (
-    commandLine('cflow-bench', packageVersion(import.meta.url))
+    commandLine('cflow-bench', packageVersion(import.meta.url), EXAMPLES.decode!)
       // Options of several values may be repeated: --only decode --only convert.
       .parserConfiguration({ 'duplicate-arguments-array': true })
-      .command([...commands])
+      .command(commands.map(withExample))
       .option('json', { type: 'boolean', default: false, describe: 'print the result as one JSON document' })
       .middleware((args) => checkOutput(typeof args.save === 'string' ? args.save : undefined, args))
       .demandCommand(1, 'a command is needed')

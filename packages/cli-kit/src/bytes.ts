@@ -1,5 +1,6 @@
 /** Numbers of bytes, as people write and read them: GiB and MiB for memory, GB and MB for files and bandwidth. */
 import { CflowError } from '@cflow/format/internal/errors.js';
+import { plural } from './text.js';
 
 const BINARY = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'] as const;
 const DECIMAL = ['B', 'kB', 'MB', 'GB', 'TB', 'PB'] as const;
@@ -18,13 +19,23 @@ const SPELLINGS = new Map<string, number>([
   ...BINARY.slice(1).map((unit) => [unit[0]!.toLowerCase(), BYTES.get(unit)!] as const),
 ]);
 
+/** Fewer plain bytes than a page: somebody forgot the unit. */
+const LEAST_PLAIN = 4096;
+
 /**
  * `2GiB`, `1.5 GB`, `800m` or plain bytes.
- * @throws CflowError USAGE for anything else, and for what is not above 0
+ * @throws CflowError USAGE for anything else, for what is not above 0, and for a small number without a unit
  */
 export function parseBytes(text: string, field: string): number {
   const [, number, unit = '?'] = /^\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*$/i.exec(text) ?? [];
   const bytes = Math.floor(Number(number) * (SPELLINGS.get(unit.toLowerCase()) ?? Number.NaN));
+  if (unit === '' && bytes > 0 && bytes < LEAST_PLAIN) {
+    throw new CflowError('USAGE', `${number} without a unit is ${plural(bytes, 'byte')}`, {
+      field,
+      value: text,
+      remedy: `write ${number}GiB or ${number}GB`,
+    });
+  }
   if (Number.isSafeInteger(bytes) && bytes > 0) return bytes;
   throw new CflowError('USAGE', `${JSON.stringify(text)} is not a number of bytes`, {
     field,

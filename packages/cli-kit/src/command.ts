@@ -5,8 +5,11 @@ import { writeOutput } from './output.js';
 import { WIDTH } from './text.js';
 import { usageError } from './usage.js';
 
-/** A parser to which a command adds its usage, options and positional arguments. */
-export function commandLine(name: string, version: string): Argv {
+/**
+ * A parser to which a command adds its usage, options and positional arguments.
+ * @param example a line to type, with which the help ends
+ */
+export function commandLine(name: string, version: string, example: string): Argv {
   const parser = yargs();
   return (
     parser
@@ -17,7 +20,7 @@ export function commandLine(name: string, version: string): Argv {
       .strict()
       .version(version)
       .alias({ h: 'help', V: 'version' })
-      .epilogue(exitCodeHelp())
+      .epilogue(`${exitCodeHelp()}\n\n${exampleHelp(example)}`)
       .wrap(WIDTH)
       .exitProcess(false)
       .fail((message, error) => {
@@ -45,6 +48,9 @@ export async function parseArguments<T>(
   await print(`${shown}\n`);
   return undefined;
 }
+
+/** The end of a help. */
+export const exampleHelp = (example: string) => `Example:\n  ${example}`;
 
 /** Long options, without dashes. The types of yargs leave `getOptions` out. */
 function optionNames(parser: Argv): string[] {

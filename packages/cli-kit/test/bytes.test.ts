@@ -8,9 +8,17 @@ describe('parseBytes', () => {
     ['800m', 838_860_800],
     ['64kib', 65_536],
     ['1TB', 1e12],
-    ['12', 12],
+    ['4096', 4096],
     ['12b', 12],
   ])('%s', (text, bytes) => expect(parseBytes(text, '--memory')).toBe(bytes));
+
+  it.each([
+    ['2', '2 without a unit is 2 bytes (write 2GiB or 2GB)'],
+    ['1.5', '1.5 without a unit is 1 byte (write 1.5GiB or 1.5GB)'],
+    ['4095', '4095 without a unit is 4,095 bytes (write 4095GiB or 4095GB)'],
+  ])('not %s', (text, message) => {
+    expect(() => parseBytes(text, '--memory')).toThrow(`--memory: ${message}`);
+  });
 
   it.each(['', '0', '-1', '2 gallons', '1e3', 'GiB', '0.0001k', '9999999TiB', '1,5GB'])('not %j', (text) => {
     expect(() => parseBytes(text, '--memory')).toThrow(

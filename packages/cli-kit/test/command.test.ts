@@ -5,7 +5,7 @@ import { runCommand } from '../src/output.js';
 import { refuseHubName, usageError } from '../src/usage.js';
 
 const parser = () =>
-  commandLine('cflow-test', '1.2.3')
+  commandLine('cflow-test', '1.2.3', 'cflow-test a.txt --max-tokens 3')
     .option('max-tokens', { type: 'number', requiresArg: true })
     .option('dtype', { choices: ['q4_0', 'f32'] as const })
     .command('$0 [file]', false, (y) => y.positional('file', { type: 'string' }))
@@ -41,10 +41,13 @@ describe('a command line', () => {
     expect(await outcome(flag)).toEqual({ exit: 0, out: '1.2.3\n', err: '' });
   });
 
-  it.each(['--help', '-h'])('%s ends with the exit codes', async (flag) => {
+  it.each(['--help', '-h'])('%s ends with the exit codes and the example', async (flag) => {
     const { exit, out } = await outcome(flag);
     expect(exit).toBe(0);
-    expect(out).toMatch(/--max-tokens[\s\S]*Exit codes:\n {4}0 {2}Done\n[\s\S]*\n {2}130 {2}[^\n]*\n$/);
+    expect(out).toMatch(
+      /--max-tokens[\s\S]*Exit codes:\n {4}0 {2}Done\n[\s\S]*\n {2}130 {2}[^\n]*\n\nExample:/,
+    );
+    expect(out.endsWith('\n\nExample:\n  cflow-test a.txt --max-tokens 3\n')).toBe(true);
   });
 
   it.each([

@@ -49,12 +49,11 @@ const SECTION_FLAGS: Record<Exclude<Section, 'summary'>, string> = {
 };
 
 const parser = () =>
-  commandLine(NAME, packageVersion(import.meta.url))
+  commandLine(NAME, packageVersion(import.meta.url), `${NAME} model.cflow --verify`)
     .command('$0 <file>', 'Explains a .cflow or .vflow file; without options, a summary.', (command) =>
       command.positional('file', { type: 'string', demandOption: true, describe: 'a .cflow or .vflow file' }),
     )
-    .options(OPTIONS)
-    .example('$0 model.cflow --verify', 'check every byte of a file');
+    .options(OPTIONS);
 
 function toRequest(args: Record<string, unknown>): Request {
   const { tiles } = args;

@@ -36,7 +36,7 @@ describe('an error of the library', () => {
     [2, '--io-block', '5000'],
     [2, '--io-depth', '0'],
     [14, '--memory', '1MB'],
-    [14, '--cache-memory', '1'],
+    [14, '--cache-memory', '4096'],
     [11, '--spill-directory', '/dev/null'],
   ])('exit %i, names %s, for %s', async (exit, flag, value) => {
     const { code, out, err } = await run(flag, value);

@@ -95,7 +95,7 @@ const OPTIONS = {
 
 /** The parser of the command line. */
 export const parser = () =>
-  commandLine('cflow-serve', packageVersion(import.meta.url))
+  commandLine('cflow-serve', packageVersion(import.meta.url), 'cflow-serve model.cflow --port 8080')
     .command('$0 <models..>', 'Serve .cflow or .vflow models by OpenAI’s API', (command) =>
       command.positional('models', {
         type: 'string',

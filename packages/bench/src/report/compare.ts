@@ -100,7 +100,7 @@ function options(y: Builder) {
     .positional('after', { type: 'string', demandOption: true, describe: 'result file of the same command' })
     .option('threshold', { type: 'string', default: '5%', describe: 'by which a median may be worse' })
     .epilogue(
-      `Exit code ${WORSE}: a median is worse by more than the threshold; overlapping runs are marked.`,
+      `Exit code ${WORSE}: a median is worse by more than the threshold; overlapping runs are marked.\n`,
     );
 }
 

@@ -12,14 +12,14 @@ export type Arguments = Awaited<ReturnType<ReturnType<typeof parser>['parse']>> 
   output?: string;
 };
 
+const EXAMPLE = 'cflow-convert hf:Qwen/Qwen3-0.6B qwen3.cflow --dtype q4_0';
+
 /** @param version of the package */
 export function parser(version: string, defaultThreads: number) {
-  return commandLine('cflow-convert', version)
+  return commandLine('cflow-convert', version, EXAMPLE)
     .usage(
       [
         '$0 <source> <output.cflow|.vflow>',
-        '',
-        'Example: $0 hf:Qwen/Qwen3-0.6B qwen3.cflow --dtype q4_0',
         '',
         'Converts a checkpoint directory, one of the Hugging Face Hub (hf:org/name) or a GGUF (.gguf); lays a .cflow or .vflow out anew, or writes it as GGUF, .safetensors or a checkpoint directory.',
         'Guides: docs/guides/hub.md and docs/guides/gguf.md.',

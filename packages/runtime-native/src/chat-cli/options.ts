@@ -40,7 +40,7 @@ const OPTIONS = {
 
 /** The parser of the command line. */
 export function parser(version: string) {
-  return commandLine('cflow-chat', version)
+  return commandLine('cflow-chat', version, 'cflow-chat model.cflow --system "Be brief."')
     .usage('$0 <model>')
     .command('$0 <model>', 'Chat with a model, at a terminal or line by line from stdin', (y) =>
       y.positional('model', {

@@ -7,7 +7,7 @@ import { plural } from '#cli-kit/text.js';
 import { Chat } from '../chat/chat.js';
 import { templateVariables } from '../cli/arguments.js';
 import { namingFlags } from '../cli/flags.js';
-import { grammarOption } from '../cli-grammar.js';
+import { grammarOption } from '../cli/grammar.js';
 import { Model } from '../model.js';
 import type { GenerateOptions } from '../session.js';
 import { type CommandContext, runCommandLine } from './commands.js';

@@ -192,15 +192,30 @@ export const OPTIONS = {
   json: { type: 'boolean', default: false, describe: 'print one JSON document' },
 } as const;
 
+const PROMPT = ['prompt', 'prompt-file', 'ids', 'chat', 'system', 'template-option'];
+
 /** @param version of the package */
 export function parser(version: string) {
-  return commandLine('cflow-run', version)
-    .usage('$0 <file> --prompt TEXT | --ids 1,2,3 | --chat | --perplexity FILE')
-    .command('$0 <file>', 'Run a .cflow or .vflow model', (y) =>
-      y.positional('file', { type: 'string', demandOption: true, describe: 'the model' }),
-    )
-    .options(OPTIONS);
+  return (
+    commandLine('cflow-run', version, 'cflow-run model.cflow --prompt "Once upon a time"')
+      .usage('$0 <file> --prompt TEXT | --ids 1,2,3 | --chat | --perplexity FILE')
+      // Groups in the order in which help prints them.
+      .group([], 'Positionals:')
+      .group(PROMPT, 'Prompt:')
+      .group([], 'Options:')
+      // `more` is what a command line has beyond the model: see misplaced.ts.
+      .command('$0 <file> [more..]', 'Run a .cflow or .vflow model', (y) =>
+        y
+          .positional('file', { type: 'string', demandOption: true, describe: 'the model, .cflow or .vflow' })
+          .positional('more', { type: 'string', array: true })
+          .hide('more'),
+      )
+      .options(OPTIONS)
+  );
 }
 
 /** The parsed command line. */
-export type Arguments = Awaited<ReturnType<ReturnType<typeof parser>['parse']>> & { file: string };
+export type Arguments = Awaited<ReturnType<ReturnType<typeof parser>['parse']>> & {
+  file: string;
+  more?: string[];
+};

@@ -61,6 +61,7 @@ export async function chooseTiers(
   options: EngineOptions,
 ): Promise<ChosenTiers> {
   const { weights = 'auto' } = options;
+  checkContext(options.context, file.config.contextLength);
   if (weights === 'mapped' || weights === 'resident') {
     if (options.memory !== undefined) throw unbounded(weights, options.memory);
     return inMemory(weights, 'as asked', resolved);
@@ -113,6 +114,17 @@ export async function chooseTiers(
       readAhead: tiers.transfers !== 'stall',
     },
   };
+}
+
+/** @throws CflowError LIMIT_EXCEEDED for more positions than the model has */
+function checkContext(context: number | undefined, limit: number): void {
+  if (context === undefined || context <= limit) return;
+  throw new CflowError('LIMIT_EXCEEDED', `${context} positions, the model has ${limit}`, {
+    field: 'context',
+    value: context,
+    limit,
+    remedy: `ask for ${limit} at most`,
+  });
 }
 
 /** Memory that a model needs, and how many of its streams are in use at once. */
