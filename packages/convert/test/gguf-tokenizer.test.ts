@@ -275,6 +275,19 @@ it('all ids that end a text, tokenizer_config.json and the chat template come th
   expect(metadata.tokenizer!.chatTemplate).toBe(settings.chat_template);
 });
 
+it.each([[[]], [[7]], [[6, 2, 4, 3, 5]]])('of a model without a tokenizer, too: %j', async (eosTokenIds) => {
+  const cflow = await makeCflow({ ...MODELS.llama!, eosTokenIds }, 'f32');
+  const [gguf, back] = ['a.gguf', 'b.cflow'].map((name) => join(dirname(cflow), name)) as [string, string];
+  const { notes } = await convert({ source: cflow, output: gguf, threads: 1 });
+  const said = notes.filter((note) => note.startsWith('other programs read'));
+  expect(said).toEqual(eosTokenIds.length > 3 ? ['other programs read 3 of the 5 ids that end a text'] : []);
+  await convert({ source: gguf, output: back, threads: 1 });
+  const source = await openFileSource(back);
+  const { config } = await openModel(source);
+  await source.close();
+  expect(config.eosTokenIds).toEqual(eosTokenIds);
+});
+
 describe('a GGUF of another program', () => {
   const read = (pre: string) =>
     importTokenizer(

@@ -45,7 +45,7 @@ export const TOKENIZER_CONFIG = 'huggingface.config';
 function without(why: string, config: ModelConfig): TokenizerEntries {
   return {
     entries: placeholderTokenizer(config),
-    notes: [`the GGUF has no tokenizer, and takes token ids only: ${why}`],
+    notes: [`the GGUF has no tokenizer, and takes token ids only: ${why}`, ...endNotes(config)],
   };
 }
 
@@ -82,11 +82,14 @@ export function exportTokenizer(tokenizer: Tokenizer | undefined, config: ModelC
       ...(dropped
         ? [`${dropped} tokens beyond the ${config.vocabSize} rows of the embedding were left out`]
         : []),
-      ...(config.eosTokenIds.length > ENDS
-        ? [`other programs read ${ENDS} of the ${config.eosTokenIds.length} ids that end a text`]
-        : []),
+      ...endNotes(config),
     ],
   };
+}
+
+function endNotes({ eosTokenIds }: ModelConfig): string[] {
+  if (eosTokenIds.length <= ENDS) return [];
+  return [`other programs read ${ENDS} of the ${eosTokenIds.length} ids that end a text`];
 }
 
 /** One token for every row of the embedding; rows without one get a name that no text has. */

@@ -1,5 +1,6 @@
 /** A vocabulary for models without a tokenizer: llama.cpp's callers count on there being one. */
 import type { ModelConfig } from '@cflow/format';
+import { EOS_IDS_KEY } from './keys.js';
 import type { GgufEntry } from './schema.js';
 import { TOKEN_TYPES } from './tokenizer-common.js';
 
@@ -12,9 +13,12 @@ export const PLACEHOLDER = 'placeholder';
 export function placeholderTokenizer({ vocabSize, bosTokenId, eosTokenIds }: ModelConfig): GgufEntry[] {
   const last = vocabSize - 1;
   const bos = bosTokenId ?? Math.min(1, last);
-  const eos = eosTokenIds[0] ?? Math.min(2, last);
+  const [eos = Math.min(2, last), eot, eom] = eosTokenIds;
+  const control = new Set([bos, eos, ...eosTokenIds]);
+  const id = (key: string, value: number | undefined): GgufEntry[] =>
+    value === undefined ? [] : [[`tokenizer.ggml.${key}_token_id`, 'u32', value]];
   const ids = Array.from({ length: vocabSize }, (_, id) => id);
-  const types = ids.map((id) => (id === bos || id === eos ? TOKEN_TYPES.control : TOKEN_TYPES.normal));
+  const types = ids.map((own) => (control.has(own) ? TOKEN_TYPES.control : TOKEN_TYPES.normal));
   return [
     [PLACEHOLDER_KEY, 'string', PLACEHOLDER],
     ['tokenizer.ggml.model', 'string', 'gpt2'],
@@ -22,8 +26,12 @@ export function placeholderTokenizer({ vocabSize, bosTokenId, eosTokenIds }: Mod
     ['tokenizer.ggml.tokens', 'array', ids.map((id) => `token${id}`), 'string'],
     ['tokenizer.ggml.token_type', 'array', types, 'i32'],
     ['tokenizer.ggml.merges', 'array', [], 'string'],
-    ['tokenizer.ggml.bos_token_id', 'u32', bos],
-    ['tokenizer.ggml.eos_token_id', 'u32', eos],
+    ...id('bos', bos),
+    ...id('eos', eos),
+    ...id('eot', eot),
+    ...id('eom', eom),
+    // None, too: the one above may be made up.
+    [EOS_IDS_KEY, 'array', eosTokenIds, 'u32'],
     ['tokenizer.ggml.add_bos_token', 'bool', false],
   ];
 }
