@@ -105,6 +105,30 @@ export function makeTools(root) {
         Object.fromEntries(Object.entries(all).filter(([, content]) => content !== undefined)),
       );
     },
+    /** A checkpoint of TINY_CONFIG's sizes with three experts of width 5 in one tensor [E, in, out]; FP8 in blocks of 2 × 2. */
+    experts: (name, tensors) => {
+      const { model_type: _, ...config } = TINY_CONFIG;
+      const layers = Object.entries(TINY_SHAPES).filter(([own]) => !/layers\.1|mlp/.test(own));
+      const held = {
+        ...Object.fromEntries(layers),
+        'model.layers.0.self_attn.q_norm.weight': [4],
+        'model.layers.0.self_attn.k_norm.weight': [4],
+        'model.layers.0.mlp.gate.weight': [3, 6],
+        'model.layers.0.mlp.experts.down_proj': [3, 5, 6],
+        ...tensors,
+      };
+      const experts = {
+        num_experts: 3,
+        num_experts_per_tok: 2,
+        moe_intermediate_size: 5,
+        num_hidden_layers: 1,
+      };
+      const quantization_config = { quant_method: 'fp8', weight_block_size: [2, 2] };
+      return files(name, {
+        'config.json': { ...config, ...experts, model_type: 'qwen3_vl_moe_text', quantization_config },
+        'model.safetensors': safetensors(held),
+      });
+    },
     safetensors,
     /** Shapes of a checkpoint that nobody changed. */
     shapes: TINY_SHAPES,

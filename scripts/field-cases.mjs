@@ -3,13 +3,15 @@
  * one of them is not as it should be.
  *
  *     npm run build && node scripts/field-cases.mjs [id …]
+ *     node scripts/field-cases.mjs --write      writes the table of docs/field-cases.md, and runs nothing
  *
  * A module exports by default an array of { id, kind, test, run }: `test` is the path of the test that proves the whole
  * kind, `run(tools)` returns one line of what happened, or throws.
  */
-import { existsSync, readdirSync, rmSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { makeTools } from './field-case-tools.mjs';
+import { renew } from './format-doc.mjs';
 
 const root = new URL('..', import.meta.url);
 const folder = new URL('test/field-cases/', root);
@@ -38,6 +40,33 @@ async function outcomeOf({ test, run }) {
   } finally {
     rmSync(tools.directory, { recursive: true, force: true });
   }
+}
+
+/** A row for each case: the test files in the order of its inputs. */
+function caseTable() {
+  const rows = new Map();
+  for (const one of cases) {
+    const id = String(one.id).replace(/^(\d+)[a-z]+$/, '$1');
+    rows.set(id, [...(rows.get(id) ?? []), one]);
+  }
+  const lines = [...rows].map(([id, own]) => {
+    const tests = [...new Set(own.map(({ test }) => `\`${test}\``))];
+    return `| ${id} | ${own.map(({ kind }) => kind).join('; ')} | ${tests.join(', ')} |`;
+  });
+  return ['| case | inputs | tests |', '| --- | --- | --- |', ...lines].join('\n');
+}
+
+const document = new URL('docs/field-cases.md', root);
+if (wanted.delete('--write')) {
+  writeFileSync(document, renew(readFileSync(document, 'utf8'), { cases: caseTable() }));
+  process.exit();
+}
+if (
+  wanted.size === 0 &&
+  renew(readFileSync(document, 'utf8'), { cases: caseTable() }) !== readFileSync(document, 'utf8')
+) {
+  console.error('docs/field-cases.md is out of date; run node scripts/field-cases.mjs --write');
+  process.exitCode = 1;
 }
 
 let failed = 0;

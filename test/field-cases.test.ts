@@ -9,4 +9,5 @@ test('every reported case ends as it should', async () => {
     execFile(process.execPath, [script], (_error, stdout, stderr) => resolve(stdout + stderr));
   });
   expect(lines).toMatch(/^\d+ cases, 0 failed$/m);
+  expect(lines).not.toContain('out of date');
 });

@@ -1,5 +1,7 @@
 /** Checkpoints as users have them: what is read, what is ignored with a note, what is refused. */
 
+import { readFileSync } from 'node:fs';
+
 const CHECKPOINT = 'packages/convert/test/sources-checkpoint.test.ts';
 const QUANTIZED = 'packages/convert/test/sources-quantized.test.ts';
 const FAMILIES = 'packages/convert/test/families.test.ts';
@@ -50,6 +52,20 @@ export default [
     },
   },
   {
+    id: 2,
+    kind: 'fused experts [E, in, out] in FP8, scales of the other orientation',
+    test: QUANTIZED,
+    run: (t) => {
+      const experts = 'model.layers.0.mlp.experts.gate_up_proj';
+      const scaled = (shape) => ({
+        [experts]: { dtype: 'F8_E4M3', shape: [3, 6, 10] },
+        [`${experts}_scale_inv`]: shape,
+      });
+      const words = [`${experts}_scale_inv`, 'are [3,5,3], not [3,3,5] for blocks of 2 × 2'];
+      return refusedTwice(t, t.experts('model', scaled([3, 5, 3])), 'TENSOR_MISMATCH', ...words);
+    },
+  },
+  {
     id: 3,
     kind: 'scales of an F32 weight',
     test: QUANTIZED,
@@ -71,6 +87,25 @@ export default [
         'model.safetensors.index.json': { weight_map },
       };
       return noted(t, t.checkpoint('model', { more }), 'ignored model.safetensors');
+    },
+  },
+  {
+    id: 5,
+    kind: 'a tensor in two shards, of which the index names one',
+    test: CHECKPOINT,
+    run: (t) => {
+      const names = Object.keys(t.shapes);
+      const more = {
+        'model.safetensors': undefined,
+        'a.safetensors': t.safetensors(t.shapes),
+        'b.safetensors': t.safetensors({ 'model.norm.weight': [6] }),
+        'model.safetensors.index.json': {
+          weight_map: Object.fromEntries(
+            names.map((name) => [name, name === 'model.norm.weight' ? 'b.safetensors' : 'a.safetensors']),
+          ),
+        },
+      };
+      return noted(t, t.checkpoint('model', { more }), 'model.norm.weight: in several shards');
     },
   },
   {
@@ -194,6 +229,19 @@ export default [
         '10 of them are missing',
         'download',
       );
+    },
+  },
+  {
+    id: 21,
+    kind: 'ids that end a text, to GGUF and back',
+    test: 'packages/convert/test/gguf-tokenizer.test.ts',
+    run: async (t) => {
+      await t.convert(t.checkpoint('model', { config: { eos_token_id: [6, 2, 4, 3, 5] } }));
+      await t.convertFile(t.at('out.cflow'), t.at('out.gguf'));
+      await t.convertFile(t.at('out.gguf'), t.at('back.cflow'));
+      const bytes = readFileSync(t.at('back.cflow'), 'latin1');
+      t.assert.ok(bytes.includes('"eosTokenIds":[6,2,4,3,5]'));
+      return 'five ids, in their order';
     },
   },
   {

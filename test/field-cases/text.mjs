@@ -99,7 +99,7 @@ export default [
   {
     id: 22,
     kind: 'pre-tokenizers of GGUF',
-    test: 'packages/convert/test/gguf-tokenizer.test.ts',
+    test: 'packages/convert/test/pre-tokenizers.test.ts',
     run: (t) => {
       const read = (pre) =>
         importTokenizer(
