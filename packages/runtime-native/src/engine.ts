@@ -53,11 +53,34 @@ export interface EngineSession {
   close(): Promise<void>;
 }
 
+/** What one session of a batch passes. */
+export interface BatchRun {
+  readonly session: EngineSession;
+  /** One token that was generated, or a prompt, or a piece of two or more tokens of one. */
+  readonly ids: readonly number[];
+  /** Whether the logits after the last token are wanted; default true. */
+  readonly logits?: boolean | undefined;
+  /** Ends this run alone with INTERRUPTED. */
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** What became of one run of a batch: its error, or the logits after its last token, valid until its next run. */
+export type BatchOutcome =
+  | { readonly error: CflowError; readonly logits?: undefined }
+  | { readonly error?: undefined; readonly logits: Float32Array | undefined };
+
 /** What executes the plan of one model. */
 export interface Engine {
   readonly name: string;
   /** What routings chose since the last call; empty unless the engine was opened to record them. */
   takeRoutings?(): NativeRouting[];
+  /**
+   * Passes tokens of several sessions of this engine through the model together, so that they share each read of the
+   * weights; each session at most once. A run gives the same logits, to the bit, in any company, and one that fails leaves the
+   * others alone: its session must be truncated before it goes on.
+   * @throws CflowError USAGE for a session that runs already or is named twice
+   */
+  runBatch(runs: readonly BatchRun[]): Promise<BatchOutcome[]>;
   /** A new sequence, at position 0. */
   createSession(): EngineSession;
   /** Frees the weights. Sessions are closed before. */
@@ -69,5 +92,10 @@ export type EngineFactory = (source: ByteSource, file: ModelFile, options: Engin
 
 /** @throws CflowError INTERRUPTED once the signal is aborted */
 export function interrupt(signal: AbortSignal | undefined): void {
-  if (signal?.aborted) throw new CflowError('INTERRUPTED', 'interrupted', { cause: signal.reason });
+  if (signal?.aborted) throw interruption(signal);
+}
+
+/** The error of what an aborted signal ended. */
+export function interruption(signal: AbortSignal): CflowError {
+  return new CflowError('INTERRUPTED', 'interrupted', { cause: signal.reason });
 }

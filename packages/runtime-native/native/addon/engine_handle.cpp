@@ -4,6 +4,7 @@
 #include "handles.h"
 #include "io_values.h"
 #include "program_reader.h"
+#include "runs.h"
 
 namespace cflow {
 namespace {
@@ -166,6 +167,7 @@ Napi::Value open_engine(const Napi::CallbackInfo& info) {
 Napi::Function EngineHandle::define(Napi::Env env) {
   return DefineClass(env, "EngineHandle",
                      {InstanceMethod<&EngineHandle::create_session>("createSession"),
+                      InstanceMethod<&EngineHandle::run_batch>("runBatch"),
                       InstanceMethod<&EngineHandle::stats>("stats"),
                       InstanceMethod<&EngineHandle::take_routings>("takeRoutings"),
                       InstanceMethod<&EngineHandle::close>("close")});
@@ -202,6 +204,27 @@ Napi::Value EngineHandle::create_session(const Napi::CallbackInfo& info) {
   return guarded(env, [&]() -> Napi::Value {
     EngineCore& core = open_core(env);
     return SessionHandle::wrap(env, core_, core.adopt(core.engine->create_session()));
+  });
+}
+
+/// runBatch(runs: { session, ids, logits?, all }[]): Promise<(undefined | Error)[]>
+Napi::Value EngineHandle::run_batch(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  return guarded(env, [&]() -> Napi::Value {
+    EngineCore& core = open_core(env);
+    if (!info[0].IsArray()) throw Error("USAGE", "runs are no array");
+    const auto array = info[0].As<Napi::Array>();
+    std::vector<RunRequest> requests;
+    for (uint32_t i = 0; i < array.Length(); i++) {
+      const Napi::Object run = object(array.Get(i), "a run");
+      const Napi::Object session = object(run.Get("session"), "session");
+      if (!session.InstanceOf(EnvState::of(env).session_constructor.Value())) throw Error("USAGE", "session is none");
+      const SessionHandle* handle = SessionHandle::Unwrap(session);
+      const Napi::Value target = run.Get("logits");
+      const Logits logits = target.IsUndefined() ? Logits::none : flag(run, "all") ? Logits::all : Logits::last;
+      requests.push_back({session, handle->idle_core(core), run.Get("ids"), target, logits});
+    }
+    return start_runs(env, core, requests, false);
   });
 }
 

@@ -4,6 +4,14 @@
 
 namespace cflow {
 
+void SessionCore::set_free(Napi::Env env) {
+  busy = false;
+  if (!session) return;
+  const auto bytes = static_cast<int64_t>(session->cache_bytes());
+  Napi::MemoryManagement::AdjustExternalMemory(env, bytes - reported);
+  reported = bytes;
+}
+
 std::shared_ptr<SessionCore> EngineCore::adopt(std::shared_ptr<Session> session) {
   auto core = std::make_shared<SessionCore>();
   core->session = std::move(session);

@@ -20,6 +20,9 @@ struct SessionCore {
   std::vector<float> logits;
   /// Bytes reported to V8.
   int64_t reported = 0;
+
+  /// The session is free for the next call; V8 hears of its memory.
+  void set_free(Napi::Env env);
 };
 
 /// A native engine and its sessions. Lives on the JavaScript thread, and as long as any object of it or of a session does.

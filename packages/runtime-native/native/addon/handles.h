@@ -19,6 +19,7 @@ class EngineHandle : public Napi::ObjectWrap<EngineHandle> {
   /// @throws JavaScript Error USAGE after close
   EngineCore& open_core(Napi::Env env) const;
   Napi::Value create_session(const Napi::CallbackInfo& info);
+  Napi::Value run_batch(const Napi::CallbackInfo& info);
   Napi::Value stats(const Napi::CallbackInfo& info);
   Napi::Value take_routings(const Napi::CallbackInfo& info);
   Napi::Value close(const Napi::CallbackInfo& info);
@@ -35,6 +36,9 @@ class SessionHandle : public Napi::ObjectWrap<SessionHandle> {
   static Napi::Object wrap(Napi::Env env, std::shared_ptr<EngineCore> engine, std::shared_ptr<SessionCore> core);
   explicit SessionHandle(const Napi::CallbackInfo& info);
   ~SessionHandle() override;
+
+  /// The core of a session of this engine. @throws Error USAGE if it is another's, after close, and while a call runs
+  const std::shared_ptr<SessionCore>& idle_core(const EngineCore& engine) const;
 
  private:
   /// @throws Error USAGE after close, and while a call runs

@@ -77,15 +77,16 @@ static double log_growth(const Program& program, uint32_t table, uint64_t positi
   return std::log(factor * static_cast<double>(position + 1) / length - (factor - 1));
 }
 
-void Buffers::fill_ropes(const Program& program, uint64_t start, uint32_t tokens) {
+void Buffers::fill_ropes(const Program& program, const BatchRows& rows) {
   for (uint32_t table = 0; table < ropes_.size(); table++) {
     const uint32_t half = ropes_[table].half;
-    for (uint32_t t = 0; t < tokens; t++) {
+    for (uint32_t t = 0; t < rows.count(); t++) {
+      const uint64_t position = rows[t].position;
       float* cosines = rope_row(table, t);
-      const double growth = half > 1 ? log_growth(program, table, start + t) / (half - 1) : 0;
+      const double growth = half > 1 ? log_growth(program, table, position) / (half - 1) : 0;
       for (uint32_t i = 0; i < half; i++) {
         const double frequency = growth > 0 ? program.ropes[table][i] * std::exp(-growth * i) : program.ropes[table][i];
-        const double angle = static_cast<double>(start + t) * frequency;
+        const double angle = static_cast<double>(position) * frequency;
         cosines[i] = static_cast<float>(std::cos(angle));
         cosines[half + i] = static_cast<float>(std::sin(angle));
       }

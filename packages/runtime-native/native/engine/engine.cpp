@@ -132,7 +132,9 @@ class EngineImpl final : public Engine {
     {
       const std::lock_guard lock(mutex_);
       closing_ = true;
-      if (running_) running_->cancel();
+      if (running_) {
+        for (const Run& run : running_->runs) run.session->cancel();
+      }
     }
     wake_.notify_all();
     leader_.join();
@@ -157,10 +159,10 @@ class EngineImpl final : public Engine {
     });
   }
 
-  void submit(std::shared_ptr<Session> session, Job job) override {
+  void submit(Job job) override {
     with_typed_errors([&] {
       const std::lock_guard lock(mutex_);
-      queue_.push_back({std::static_pointer_cast<SessionState>(std::move(session)), std::move(job)});
+      queue_.push_back(std::move(job));
     });
     wake_.notify_one();
   }
@@ -175,11 +177,6 @@ class EngineImpl final : public Engine {
   }
 
  private:
-  struct Entry {
-    std::shared_ptr<SessionState> session;
-    Job job;
-  };
-
   EngineStats figures() const {
     EngineStats stats;
     stats.weight_bytes = storage_.weights().size();
@@ -194,47 +191,48 @@ class EngineImpl final : public Engine {
     return stats;
   }
 
+  static SessionState& state_of(const Run& run) { return static_cast<SessionState&>(*run.session); }
+
   /// The engine's thread: it takes jobs in order, and computes as the first of the team.
   void lead() {
-    Entry entry;
-    while (next(entry)) {
-      std::optional<Error> error = closing_ ? closed_ : attempt(entry);
-      // Before the caller hears of it: it may close the session.
-      std::optional<Error> unnoted = release(entry);
-      if (!error) error = std::move(unnoted);
-      entry.job.done(error ? &*error : nullptr);
-      entry = {};
+    Job job;
+    while (next(job)) {
+      if (closing_) fail(job, *closed_);
+      else pass(job);
+      // Before the caller hears of it: it may close the sessions.
+      if (const auto unnoted = release(job)) fail(job, *unnoted);
+      job.done(job.runs);
+      job = {};
     }
   }
 
-  bool next(Entry& entry) {
+  bool next(Job& job) {
     std::unique_lock lock(mutex_);
     wake_.wait(lock, [this] { return closing_ || !queue_.empty(); });
     if (queue_.empty()) return false;
-    entry = std::move(queue_.front());
+    job = std::move(queue_.front());
     queue_.pop_front();
-    running_ = entry.session.get();
+    running_ = &job;
     return true;
   }
 
-  std::optional<Error> attempt(Entry& entry) {
-    try {
-      run(*entry.session, entry.job);
-      return std::nullopt;
-    } catch (...) {
-      return current_error();
+  /// Of the runs that have none yet.
+  static void fail(Job& job, const Error& error) {
+    for (Run& run : job.runs) {
+      if (!run.error) run.error = error;
     }
   }
 
   /// Notes the figures of a job. An error: there is no memory for them.
-  std::optional<Error> release(const Entry& entry) {
+  std::optional<Error> release(const Job& job) {
     const std::lock_guard lock(mutex_);
     running_ = nullptr;
     try {
       if (options_.profile) profile_ = executor_.profile();
       const SpillStats spill = tiers_.spill;
       tiers_ = storage_.stats();
-      (tiers_.spill = spill) += entry.session->take_spill_stats();
+      tiers_.spill = spill;
+      for (const Run& run : job.runs) tiers_.spill += state_of(run).take_spill_stats();
       std::vector<Routing> chosen = executor_.take_routings();
       routings_.reserve(routings_.size() + chosen.size());
       std::move(chosen.begin(), chosen.end(), std::back_inserter(routings_));
@@ -244,34 +242,106 @@ class EngineImpl final : public Engine {
     }
   }
 
-  void run(SessionState& session, const Job& job) {
-    check(session, job);
-    const uint32_t most = job.all_logits ? std::min(options_.max_batch, kMostLogitRows) : options_.max_batch;
-    const size_t length = executor_.program().buffers[executor_.program().output];
-    for (size_t done = 0; done < job.ids.size();) {
-      const uint32_t count = session.fitting(static_cast<uint32_t>(std::min<size_t>(most, job.ids.size() - done)));
-      const bool last = done + count == job.ids.size();
-      session.reserve(count);
-      const Tokens tokens{job.ids.data() + done, count, session.position, job.all_logits};
-      executor_.run(tokens, session.caches, session.spill.get(), session.cancelled);
-      session.position += count;
-      for (uint32_t i = job.all_logits ? 0 : count - 1; i < count && (job.all_logits || last); i++) {
-        float* out = job.logits + (job.all_logits ? (done + i) * length : 0);
-        std::copy_n(executor_.output(i), length, out);
+  void pass(Job& job) {
+    try {
+      for (Run& run : job.runs) attempt(run, [&] { check(run); });
+      while (pass_batch(job)) {
       }
-      done += count;
+    } catch (...) {
+      fail(job, current_error());
     }
   }
 
-  void check(const SessionState& session, const Job& job) const {
+  /// Whatever `body` throws is the error of the run. Whether it threw nothing.
+  template <typename Body>
+  static bool attempt(Run& run, Body&& body) {
+    try {
+      body();
+      return true;
+    } catch (...) {
+      run.error = current_error();
+      return false;
+    }
+  }
+
+  /// Passes what is left of the runs, as many tokens as a batch may have. False if nothing is left.
+  bool pass_batch(Job& job) {
+    pieces_.clear();
+    members_.clear();
+    uint32_t room = options_.max_batch;
+    uint32_t logit_room = kMostLogitRows;
+    for (Run& run : job.runs) {
+      const auto left = static_cast<uint32_t>(run.error ? 0 : run.ids.size() - run.passed);
+      const uint32_t most = std::min({left, room, run.logits == Logits::all ? logit_room : room});
+      if (most == 0) continue;
+      SessionState& session = state_of(run);
+      const uint32_t count = session.fitting(most);
+      if (!attempt(run, [&] { begin(session, count); })) continue;
+      room -= count;
+      if (run.logits == Logits::all) logit_room -= count;
+      pieces_.push_back(piece_of(run, count));
+      members_.push_back(&run);
+    }
+    if (pieces_.empty()) return false;
+    pass_pieces(pieces_, members_.data());
+    return true;
+  }
+
+  static void begin(SessionState& session, uint32_t count) {
+    if (session.cancelled.load()) throw Error("INTERRUPTED", "interrupted");
+    session.reserve(count);
+  }
+
+  static Piece piece_of(const Run& run, uint32_t count) {
+    SessionState& session = state_of(run);
+    const bool last = run.passed + count == run.ids.size();
+    const Logits logits = run.logits == Logits::last && !last ? Logits::none : run.logits;
+    const Precision precision = run.ids.size() == 1 ? Precision::fine : Precision::coarse;
+    return {std::span(run.ids).subspan(run.passed, count), session.position, precision, logits, &session.caches,
+            session.spill.get(), &session.cancelled};
+  }
+
+  /// @param runs of the pieces
+  void pass_pieces(std::span<const Piece> pieces, Run* const* runs) {
+    try {
+      executor_.run(pieces);
+    } catch (...) {
+      if (pieces.size() == 1) {
+        runs[0]->error = current_error();
+        return;
+      }
+      // No piece has passed, and who is to blame is not known: one after the other, the rest pass.
+      for (size_t i = 0; i < pieces.size(); i++) {
+        const auto count = static_cast<uint32_t>(pieces[i].ids.size());
+        if (attempt(*runs[i], [&] { begin(state_of(*runs[i]), count); })) pass_pieces(pieces.subspan(i, 1), runs + i);
+      }
+      return;
+    }
+    for (size_t i = 0; i < pieces.size(); i++) {
+      if (auto failure = executor_.failure(i)) runs[i]->error = std::move(failure);
+      else take_output(*runs[i], pieces[i], i);
+    }
+  }
+
+  void take_output(Run& run, const Piece& piece, size_t index) {
+    const size_t length = executor_.program().buffers[executor_.program().output];
+    const size_t rows = piece.logits == Logits::none ? 0 : piece.logits == Logits::all ? piece.ids.size() : 1;
+    float* out = run.output + (piece.logits == Logits::all ? run.passed * length : 0);
+    for (uint32_t i = 0; i < rows; i++) std::copy_n(executor_.output(index, i), length, out + i * length);
+    run.passed += piece.ids.size();
+    state_of(run).position += piece.ids.size();
+  }
+
+  void check(const Run& run) const {
     const Program& program = executor_.program();
-    for (const int32_t id : job.ids) {
+    for (const int32_t id : run.ids) {
       if (id >= 0 && static_cast<uint32_t>(id) < program.vocab_size) continue;
       throw Error("USAGE", "token id " + std::to_string(id) + " is not one of the " + std::to_string(program.vocab_size) +
                                " of the model");
     }
-    if (job.ids.size() <= program.context_length && session.position <= program.context_length - job.ids.size()) return;
-    throw Error("LIMIT_EXCEEDED", std::to_string(session.position + job.ids.size()) + " tokens do not fit the context of " +
+    const uint64_t position = state_of(run).position;
+    if (run.ids.size() <= program.context_length && position <= program.context_length - run.ids.size()) return;
+    throw Error("LIMIT_EXCEEDED", std::to_string(position + run.ids.size()) + " tokens do not fit the context of " +
                                       std::to_string(program.context_length));
   }
 
@@ -281,8 +351,11 @@ class EngineImpl final : public Engine {
   Executor executor_;
   mutable std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<Entry> queue_;
-  SessionState* running_ = nullptr;
+  std::deque<Job> queue_;
+  const Job* running_ = nullptr;
+  /// Of the batch that is made.
+  std::vector<Piece> pieces_;
+  std::vector<Run*> members_;
   std::atomic<bool> closing_{false};
   std::vector<ProfileEntry> profile_;
   /// As of the last job.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "../io/io.h"
 #include "../tiers/expert_store.h"
 #include "../tiers/spill.h"
+#include "batch.h"
 #include "program.h"
 
 namespace cflow {
@@ -82,6 +84,8 @@ struct Routing {
   /// [tokens, top_k].
   uint32_t top_k;
   std::vector<uint16_t> experts;
+  /// Of the batch.
+  uint32_t piece = 0;
 };
 
 struct EngineStats {
@@ -119,13 +123,25 @@ class Session {
   virtual uint64_t cache_bytes() const = 0;
 };
 
-struct Job {
+/// Tokens of one sequence: one that was generated, or a prompt, or a piece of one.
+struct Run {
+  std::shared_ptr<Session> session;
   std::vector<int32_t> ids;
-  /// [length of program.output], or [ids.size(), that length] with all_logits. Must live until `done`.
-  float* logits = nullptr;
-  bool all_logits = false;
-  /// Called once, on the engine's thread; null = success.
-  std::function<void(const Error* error)> done;
+  /// [length of program.output] for the last token, [ids.size(), that length] for all. Must live until the job is done.
+  float* output = nullptr;
+  Logits logits = Logits::last;
+  /// Set if it failed; the tokens may have passed in part.
+  std::optional<Error> error;
+  /// Tokens that have passed.
+  size_t passed = 0;
+};
+
+/// Runs whose tokens pass the weights together, as far as batches are long enough; each of another session. One that fails
+/// leaves the others alone, and what a run gives does not depend on them.
+struct Job {
+  std::vector<Run> runs;
+  /// Called once, on the engine's thread.
+  std::function<void(std::vector<Run>& runs)> done;
 };
 
 class Engine {
@@ -145,7 +161,7 @@ class Engine {
   virtual std::shared_ptr<Session> fork(const Session& session) = 0;
   /// Queues a job; jobs run in order. Jobs of one session must not overlap (the caller sees to that).
   /// @throws Error MEMORY, and then `done` is not called
-  virtual void submit(std::shared_ptr<Session> session, Job job) = 0;
+  virtual void submit(Job job) = 0;
   /// @throws Error MEMORY
   virtual EngineStats stats() const = 0;
   /// What was recorded since the last call, of batches that ran to their end.

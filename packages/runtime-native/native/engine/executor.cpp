@@ -57,34 +57,60 @@ void Executor::name_profiles() {
   }
 }
 
-void Executor::run(const Tokens& tokens, std::vector<KvCache>& caches, KvSpill* spill,
-                   const std::atomic<bool>& cancelled) {
-  head_first_ = tokens.all_logits ? 0 : tokens.count - 1;
-  buffers_.reserve(tokens.count, head_first_);
+void Executor::run(std::span<const Piece> pieces) {
+  rows_.lay_out(pieces);
+  buffers_.reserve(rows_.count(), rows_.head());
   scratch_bytes_.store(buffers_.bytes(), std::memory_order_relaxed);
-  buffers_.fill_ropes(program_, tokens.start, tokens.count);
+  buffers_.fill_ropes(program_, rows_);
   const size_t recorded = routings_.size();
-  faults_.clear();
+  while (faults_.size() < pieces.size()) faults_.emplace_back();
+  for (Faults& faults : faults_) faults.clear();
   failure_ = nullptr;
   stopping_ = false;
   work_ = worked_phases_ = 0;
-  cancelled_ = &cancelled;
-  batch_ = {tokens.ids, tokens.start, 0, tokens.count, &caches, spill, &faults_};
-  storage_.begin(tokens.count);
+  batch_ = {pieces, &rows_, &faults_, 0, rows_.fine(), rows_.count()};
+  storage_.begin(rows_.count());
   uint64_t shared = 0;
   for (size_t i = 0; i < phases_.size() && !stopping_; i++) {
     run_phase(i);
     shared += phases_[i].shared;
   }
   storage_.end();
-  if (tokens.count == 1) shared_phases_.store(shared, std::memory_order_relaxed);
+  if (rows_.count() == 1) shared_phases_.store(shared, std::memory_order_relaxed);
+  // What was chosen for tokens that no session has passed is forgotten.
+  const auto forget = [&](auto&& holds) {
+    const auto from = routings_.begin() + static_cast<std::ptrdiff_t>(recorded);
+    routings_.erase(std::remove_if(from, routings_.end(), holds), routings_.end());
+  };
   try {
     throw_failure();
   } catch (...) {
-    // They belong to tokens that no session has passed.
-    routings_.erase(routings_.begin() + static_cast<std::ptrdiff_t>(recorded), routings_.end());
+    forget([](const Routing&) { return true; });
     throw;
   }
+  forget([this](const Routing& routing) { return failure(routing.piece).has_value(); });
+}
+
+std::optional<Error> Executor::failure(size_t piece) const {
+  const Faults& faults = faults_[piece];
+  if (faults.any()) {
+    const std::string at = " at position " + std::to_string(faults.position());
+    if (faults.fault() == Fault::cache) {
+      return Error("LIMIT_EXCEEDED", "a key or value" + at + " is over 65504, the largest f16", "use an f32 cache: --cache f32");
+    }
+    return Error("NONFINITE_WEIGHT", "router logits are NaN" + at,
+                 "a weight is not finite; verify the file or convert it again");
+  }
+  if (batch_.pieces[piece].cancelled->load(std::memory_order_relaxed)) return Error("INTERRUPTED", "interrupted");
+  return std::nullopt;
+}
+
+/// Whether no piece can be of use any more.
+bool Executor::hopeless() const {
+  for (size_t i = 0; i < batch_.pieces.size(); i++) {
+    if (!faults_[i].any() && !batch_.pieces[i].cancelled->load(std::memory_order_relaxed)) return false;
+  }
+  return true;
 }
 
 uint64_t Executor::barriers() const {
@@ -111,7 +137,9 @@ void Executor::run_phase(size_t index) {
 
 void Executor::prepare(size_t index) {
   PreparedPhase& phase = phases_[index];
-  batch_.first = index >= program_.head_phase ? head_first_ : 0;
+  const bool head = index >= program_.head_phase;
+  batch_.first = head ? rows_.head() : 0;
+  batch_.fine = head ? rows_.head_fine() : rows_.fine();
   uint32_t units = 0;
   uint64_t bytes = 0;
   uint64_t work = 0;
@@ -120,11 +148,12 @@ void Executor::prepare(size_t index) {
   timed(0, kPrepare, 0, [&] {
     for (size_t i = 0; i < phase.parallel.size(); i++) {
       ParallelOp& op = *phase.parallel[i];
-      const uint32_t own = op.prepare(batch_);
+      // Nobody may want logits.
+      const uint32_t own = batch_.tokens() ? op.prepare(batch_) : 0;
       units += own;
       if (op.waits()) phase.waiting += own;
-      bytes += op.bytes();
-      work += op.work(batch_);
+      bytes += own ? op.bytes() : 0;
+      work += own ? op.work(batch_) : 0;
       phase.ends[i] = units;
     }
   });
@@ -183,8 +212,7 @@ void Executor::finish_phase(bool serial) {
       for (const auto& op : phase_->transfers) op->run(batch_);
     });
   });
-  const bool broken = failure_ || storage_.weights().faulted() || faults_.any();
-  if (broken || cancelled_->load(std::memory_order_relaxed)) stopping_ = true;
+  if (failure_ || storage_.weights().faulted() || hopeless()) stopping_ = true;
 }
 
 /// A failure of any thread ends the batch behind the phase; thrown out of a helper it would end the process.
@@ -232,15 +260,6 @@ void Executor::throw_failure() {
     throw Error("NOT_READABLE", "the file changed while it was in use, or its disk failed",
                 "copy or convert it again, and open it anew");
   }
-  if (faults_.any()) {
-    const std::string at = " at position " + std::to_string(faults_.position());
-    if (faults_.fault() == Fault::cache) {
-      throw Error("LIMIT_EXCEEDED", "a key or value" + at + " is over 65504, the largest f16", "use an f32 cache: --cache f32");
-    }
-    throw Error("NONFINITE_WEIGHT", "router logits are NaN" + at,
-                "a weight is not finite; verify the file or convert it again");
-  }
-  if (cancelled_->load()) throw Error("INTERRUPTED", "interrupted");
 }
 
 }  // namespace cflow

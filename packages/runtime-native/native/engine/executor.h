@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,25 +20,22 @@
 
 namespace cflow {
 
-struct Tokens {
-  const int32_t* ids;
-  uint32_t count;
-  /// Position of the first.
-  uint64_t start;
-  bool all_logits;
-};
-
 class Executor {
  public:
   /// @throws Error INTERNAL (program), MEMORY, LIMIT_EXCEEDED (threads)
   Executor(Program program, Storage& storage, const EngineOptions& options);
 
-  /// Passes a batch of at most max_batch tokens through the model; `output` has the result then.
-  /// @throws Error INTERRUPTED when `cancelled` becomes true, NOT_READABLE, NONFINITE_WEIGHT, MEMORY,
-  /// LIMIT_EXCEEDED (a key or value beyond an f16 cache)
-  void run(const Tokens& tokens, std::vector<KvCache>& caches, KvSpill* spill, const std::atomic<bool>& cancelled);
-  /// Logits of token `index` of the last batch; without all_logits only the last token has any.
-  const float* output(uint32_t index) const { return buffers_.row(program_.output, index); }
+  /// Passes pieces of at most max_batch tokens in all through the model, each of another sequence. What it gives stands in
+  /// `output` then, except for pieces that have a `failure`: those end when their `cancelled` becomes true, or by their
+  /// numbers, and the others go on.
+  /// @throws Error NOT_READABLE, MEMORY: no piece has passed
+  void run(std::span<const Piece> pieces);
+  /// INTERRUPTED, NONFINITE_WEIGHT, or LIMIT_EXCEEDED (a key or value beyond an f16 cache), of a piece of the last batch.
+  std::optional<Error> failure(size_t piece) const;
+  /// Of token `index` of those of a piece that have logits.
+  const float* output(size_t piece, uint32_t index) const {
+    return buffers_.row(program_.output, rows_.output(piece) + index);
+  }
 
   const Program& program() const { return program_; }
   uint64_t scratch_bytes() const { return scratch_bytes_.load(std::memory_order_relaxed); }
@@ -79,6 +77,7 @@ class Executor {
   void finish_phase(bool serial);
   template <typename Body>
   void guarded(Body&& body);
+  bool hopeless() const;
   void throw_failure();
   template <typename Body>
   void timed(unsigned thread, const char* name, uint64_t bytes, Body&& body);
@@ -102,9 +101,8 @@ class Executor {
   uint64_t work_ = 0;
   uint64_t worked_phases_ = 0;
   Batch batch_{};
-  uint32_t head_first_ = 0;
-  const std::atomic<bool>* cancelled_ = nullptr;
-  Faults faults_;
+  BatchRows rows_;
+  std::deque<Faults> faults_;
   std::mutex failure_mutex_;
   std::exception_ptr failure_;
   bool stopping_ = false;

@@ -10,59 +10,13 @@
 #include <vector>
 
 #include "../base/error.h"
-#include "../tiers/kv_cache.h"
+#include "batch.h"
 #include "engine.h"
 #include "program.h"
 
 namespace cflow {
 
-class KvSpill;
 class Storage;
-
-/// What the numbers of a token can do wrong.
-enum class Fault : uint8_t {
-  /// Router logits are NaN.
-  router,
-  /// A key or value is too large for an f16 cache.
-  cache,
-};
-
-/// The first faulty position of a batch, whichever thread finds it.
-class Faults {
- public:
-  void clear() { first_.store(kNone, std::memory_order_relaxed); }
-  bool any() const { return first_.load(std::memory_order_relaxed) != kNone; }
-  uint64_t position() const { return first_.load(std::memory_order_relaxed) / 2; }
-  Fault fault() const { return static_cast<Fault>(first_.load(std::memory_order_relaxed) % 2); }
-  void report(Fault fault, uint64_t position) {
-    const uint64_t found = 2 * position + static_cast<uint64_t>(fault);
-    uint64_t first = first_.load(std::memory_order_relaxed);
-    while (found < first && !first_.compare_exchange_weak(first, found, std::memory_order_relaxed)) {
-    }
-  }
-
- private:
-  static constexpr uint64_t kNone = UINT64_MAX;
-  /// 2 position + fault.
-  std::atomic<uint64_t> first_{kNone};
-};
-
-/// Tokens that pass through the program together, and where the current phase stands in them.
-struct Batch {
-  const int32_t* ids;
-  /// Position of the first token.
-  uint64_t start;
-  /// The phase computes tokens first <= t < end; all of them but in the head.
-  uint32_t first;
-  uint32_t end;
-  std::vector<KvCache>* caches;
-  /// Null unless pages of the caches may be on disk.
-  KvSpill* spill;
-  Faults* faults;
-
-  uint32_t tokens() const { return end - first; }
-  void report(Fault fault, uint64_t position) const { faults->report(fault, position); }
-};
 
 /// Vectors of the steps, one row a token: f32 and, where tiled matrices read them, int8.
 class Buffers {
@@ -99,7 +53,7 @@ class Buffers {
   /// Cosines and sines of a rope table for a token of the batch, [rotaryDim / 2] each.
   float* rope_row(uint32_t table, uint32_t token) const;
   /// Makes the angles of the batch. Angles are computed in double: f32 loses them beyond some thousand positions.
-  void fill_ropes(const Program& program, uint64_t start, uint32_t tokens);
+  void fill_ropes(const Program& program, const BatchRows& rows);
 
  private:
   struct Spec {
@@ -152,6 +106,8 @@ struct Scratch {
   alignas(64) float first[kTokenBlock * kTileRows];
   alignas(64) float second[kTokenBlock * kTileRows];
   std::vector<float> scores;
+  /// What experts give the rows that are summed by routing.
+  std::vector<float> parts;
 };
 
 /// About so many tokens are multiplied by a weight in the time that it takes to read it.
@@ -179,7 +135,7 @@ class TokenOp {
  public:
   virtual ~TokenOp() = default;
   virtual const char* name() const = 0;
-  /// Tokens first <= t < end, which are independent of others.
+  /// Rows first <= t < end, which are independent of others.
   virtual void run(const Batch& batch, uint32_t first, uint32_t end) const = 0;
 };
 

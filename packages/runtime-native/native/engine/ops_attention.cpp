@@ -29,36 +29,48 @@ class AttendOp final : public ParallelOp {
   const char* name() const override { return "attention"; }
 
   uint32_t prepare(const Batch& batch) override {
-    block_ = std::max(1u, kQueries / group_);
-    blocks_ = (batch.tokens() + block_ - 1) / block_;
-    if (waits()) batch.spill->call(step_.cache);
-    return blocks_ * shape_.kv_heads;
+    const uint32_t most = std::max(1u, kQueries / group_);
+    blocks_.clear();
+    for (const Span& span : batch.rows->spans()) {
+      for (uint32_t first = span.first; first < span.end; first += most) {
+        blocks_.push_back({span.piece, first, std::min(first + most, span.end), span.position + (first - span.first)});
+      }
+    }
+    if (waits()) {
+      for (const Piece& piece : batch.pieces) piece.spill->call(step_.cache);
+    }
+    return static_cast<uint32_t>(blocks_.size()) * shape_.kv_heads;
   }
   uint64_t bytes() const override { return 0; }
   uint64_t work(const Batch& batch) const override {
-    const uint64_t last = batch.start + batch.end;
-    const uint64_t seen = step_.window ? std::min<uint64_t>(step_.window, last) : last;
-    const uint64_t read = std::max(1u, batch.tokens() / kTokensPerRead);
-    return read * seen * shape_.kv_heads * shape_.head_dim * 2 * (context_.cache == CacheType::f16 ? 2 : 4);
+    uint64_t read = 0;
+    for (const Span& span : batch.rows->spans()) {
+      const uint64_t last = span.position + (span.end - span.first);
+      const uint64_t seen = step_.window ? std::min<uint64_t>(step_.window, last) : last;
+      read += std::max(1u, (span.end - span.first) / kTokensPerRead) * seen;
+    }
+    return read * shape_.kv_heads * shape_.head_dim * 2 * (context_.cache == CacheType::f16 ? 2 : 4);
   }
   bool waits() const override { return context_.spills && shape_.window == 0; }
   void finish(const Batch& batch) override {
-    if (waits()) batch.spill->release();
+    if (!waits()) return;
+    for (const Piece& piece : batch.pieces) piece.spill->release();
   }
 
   void run(const Batch& batch, uint32_t unit, Scratch& scratch) const override {
-    const uint32_t head = unit / blocks_;
-    const uint32_t first = batch.first + unit % blocks_ * block_;
-    const uint32_t tokens = std::min(block_, batch.end - first);
-    const uint64_t last = batch.start + first + tokens - 1;
-    const uint64_t from = oldest(batch.start + first) / kPage * kPage;
-    const KvCache& cache = (*batch.caches)[step_.cache];
+    const auto blocks = static_cast<uint32_t>(blocks_.size());
+    const uint32_t head = unit / blocks;
+    const Span& block = blocks_[unit % blocks];
+    const uint32_t tokens = block.end - block.first;
+    const uint64_t last = block.position + tokens - 1;
+    const uint64_t from = oldest(block.position) / kPage * kPage;
+    const KvCache& cache = batch.cache(block.piece, step_.cache);
     const auto stride = static_cast<size_t>(last / kPage * kPage + kPage - from);
     // Queries at a time: as many as the kernels like to share a key among.
     const uint32_t queries = tokens * group_;
     scratch.scores.resize(std::max(scratch.scores.size(), kQueries * stride));
     for (uint32_t q = 0; q < queries; q += kQueries) {
-      run_queries(batch, cache, head, first, q, std::min(kQueries, queries - q), from, last, stride, scratch);
+      run_queries(cache, head, block, q, std::min(kQueries, queries - q), from, last, stride, scratch);
     }
   }
 
@@ -68,19 +80,19 @@ class AttendOp final : public ParallelOp {
     return step_.window && position >= step_.window ? position - step_.window + 1 : 0;
   }
 
-  void run_queries(const Batch& batch, const KvCache& cache, uint32_t head, uint32_t first, uint32_t query, uint32_t count,
-                   uint64_t from, uint64_t last, size_t stride, Scratch& scratch) const {
+  void run_queries(const KvCache& cache, uint32_t head, const Span& block, uint32_t query, uint32_t count, uint64_t from,
+                   uint64_t last, size_t stride, Scratch& scratch) const {
     const auto type = static_cast<size_t>(context_.cache);
     const auto dim = static_cast<int>(shape_.head_dim);
     const float* qs[kQueries];
     float* outs[kQueries];
     uint64_t positions[kQueries];
     for (uint32_t i = 0; i < count; i++) {
-      const uint32_t token = first + (query + i) / group_;
+      const uint32_t token = (query + i) / group_;
       const size_t at = (size_t{head} * group_ + (query + i) % group_) * shape_.head_dim;
-      qs[i] = context_.buffers.row(step_.q, token) + at;
-      outs[i] = context_.buffers.row(step_.out, token) + at;
-      positions[i] = batch.start + token;
+      qs[i] = context_.buffers.row(step_.q, block.first + token) + at;
+      outs[i] = context_.buffers.row(step_.out, block.first + token) + at;
+      positions[i] = block.position + token;
     }
     float* scores = scratch.scores.data();
     const auto score = [&](uint64_t begin, uint64_t end) {
@@ -118,8 +130,8 @@ class AttendOp final : public ParallelOp {
   const CacheShape shape_;
   /// Query heads that share a kv head.
   const uint32_t group_;
-  uint32_t block_ = 1;
-  uint32_t blocks_ = 1;
+  /// Of the batch: rows of a piece that share the keys that they read.
+  std::vector<Span> blocks_;
 };
 
 }  // namespace

@@ -19,7 +19,7 @@ class EmbedOp final : public TokenOp {
   void run(const Batch& batch, uint32_t first, uint32_t end) const override {
     const auto dequantize = context_.kernels.dequantize_row[static_cast<size_t>(context_.dtype)];
     for (uint32_t t = first; t < end; t++) {
-      const auto id = static_cast<uint32_t>(batch.ids[t]);
+      const auto id = static_cast<uint32_t>(batch.row(t).id);
       const uint32_t stripe = id / kTileRows;
       float* out = context_.buffers.row(out_, t);
       const uint8_t* weights = matrix_.base() + matrix_.stripe(stripe);
@@ -133,15 +133,15 @@ class AppendOp final : public TokenOp {
   }
   const char* name() const override { return "append"; }
   void run(const Batch& batch, uint32_t first, uint32_t end) const override {
-    const KvCache& cache = (*batch.caches)[step_.cache];
     const auto type = static_cast<size_t>(context_.cache);
-    const auto dim = static_cast<int>(cache.shape().head_dim);
     for (uint32_t t = first; t < end; t++) {
-      const uint64_t position = batch.start + t;
+      const uint64_t position = batch.row(t).position;
+      const KvCache& cache = batch.cache(batch.row(t).piece, step_.cache);
+      const auto dim = static_cast<int>(cache.shape().head_dim);
       const auto slot = static_cast<int>(position % kPage);
       const float* k = context_.buffers.row(step_.k, t);
       const float* v = context_.buffers.row(step_.v, t);
-      if (context_.cache == CacheType::f16 && !(fits_f16(k, step_.k) && fits_f16(v, step_.v))) batch.report(Fault::cache, position);
+      if (context_.cache == CacheType::f16 && !(fits_f16(k, step_.k) && fits_f16(v, step_.v))) batch.report(Fault::cache, batch.row(t));
       for (uint32_t head = 0; head < cache.shape().kv_heads; head++, k += dim, v += dim) {
         context_.kernels.store_key[type](k, dim, slot, cache.keys(head, position));
         context_.kernels.store_value[type](v, dim, slot, cache.values(head, position));
@@ -197,7 +197,7 @@ class RouteOp final : public TokenOp {
   void run(const Batch& batch, uint32_t first, uint32_t end) const override {
     for (uint32_t t = first; t < end; t++) {
       if (route(context_.buffers.row(step_.logits, t), context_.buffers.row(step_.out, t))) continue;
-      batch.report(Fault::router, batch.start + t);
+      batch.report(Fault::router, batch.row(t));
     }
   }
 

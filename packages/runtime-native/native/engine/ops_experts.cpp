@@ -75,25 +75,26 @@ class ExpertsUpOp final : public ParallelOp {
   void run(const Batch&, uint32_t unit, Scratch& scratch) const override {
     const Grouping::Active& active = grouping_.active()[unit / gate_.stripes()];
     const uint32_t stripe = unit % gate_.stripes();
-    for (uint32_t done = 0; done < active.count; done += kTokenBlock) {
-      run_block(active, stripe, done, std::min(kTokenBlock, active.count - done), scratch);
-    }
+    const uint8_t* base = bank_.wait(active.expert);
+    Grouping::by_blocks(active, [&](Precision precision, uint32_t first, uint32_t tokens) {
+      run_block(base, stripe, precision, first, tokens, scratch);
+    });
   }
 
  private:
-  void run_block(const Grouping::Active& active, uint32_t stripe, uint32_t from, uint32_t tokens, Scratch& scratch) const {
+  void run_block(const uint8_t* base, uint32_t stripe, Precision precision, uint32_t first, uint32_t tokens,
+                 Scratch& scratch) const {
     const Arithmetic arithmetic = context_.buffers.arithmetic(input_);
-    const uint8_t* base = bank_.wait(active.expert);
     float* ups[kTokenBlock];
     for (uint32_t i = 0; i < tokens; i++) {
-      const Choice& choice = grouping_.choice(active.from + from + i);
+      const Choice& choice = grouping_.choice(first + i);
       scratch.in[i] = context_.buffers.activations(input_, choice.token);
       scratch.out[i] = context_.buffers.row(hidden_, choice.token) + size_t{choice.slot} * part_stride_ +
                        size_t{stripe} * kTileRows;
       ups[i] = scratch.second + size_t{i} * kTileRows;
     }
-    multiply(context_, arithmetic, gate_, base, stripe, scratch.in, tokens, scratch.out);
-    multiply(context_, arithmetic, up_, base, stripe, scratch.in, tokens, ups);
+    multiply(context_, arithmetic, gate_, base, stripe, precision, scratch.in, tokens, scratch.out);
+    multiply(context_, arithmetic, up_, base, stripe, precision, scratch.in, tokens, ups);
     const auto rows = static_cast<size_t>(gate_.stripe_rows(stripe));
     for (uint32_t i = 0; i < tokens; i++) glu_(scratch.out[i], ups[i], rows, scratch.out[i]);
   }
@@ -144,9 +145,18 @@ class ExpertsDownOp final : public ParallelOp {
       float* out = row_of(t, stripe);
       for (size_t r = 0; r < rows; r++) out[r] = 0;
     }
+    scratch.parts.resize(std::max(scratch.parts.size(), part_at(batch, {batch.end, 0})));
     for (const Grouping::Active& active : grouping_.active()) {
-      for (uint32_t done = 0; done < active.count; done += kTokenBlock) {
-        run_block(active, stripe, done, std::min(kTokenBlock, active.count - done), scratch);
+      const uint8_t* base = bank_.wait(active.expert);
+      Grouping::by_blocks(active, [&](Precision precision, uint32_t first, uint32_t tokens) {
+        if (precision == Precision::coarse) add_block(base, stripe, first, tokens, scratch);
+        else keep_block(batch, base, stripe, first, tokens, scratch);
+      });
+    }
+    // In the order of the routing, whatever experts the other rows chose.
+    for (uint32_t t = batch.fine; t < batch.end; t++) {
+      for (uint32_t slot = 0; slot < grouping_.top_k(); slot++) {
+        add({t, slot}, scratch.parts.data() + part_at(batch, {t, slot}), stripe);
       }
     }
   }
@@ -156,21 +166,41 @@ class ExpertsDownOp final : public ParallelOp {
     return context_.buffers.row(out_, token) + size_t{stripe} * kTileRows;
   }
 
-  void run_block(const Grouping::Active& active, uint32_t stripe, uint32_t from, uint32_t tokens, Scratch& scratch) const {
-    const uint8_t* base = bank_.wait(active.expert);
+  /// Where the part of a fine row's choice stands in Scratch::parts.
+  size_t part_at(const Batch& batch, const Choice& choice) const {
+    return (size_t{choice.token - batch.fine} * grouping_.top_k() + choice.slot) * kTileRows;
+  }
+
+  /// Coarse rows: the experts' parts are added up as they come, by expert.
+  void add_block(const uint8_t* base, uint32_t stripe, uint32_t first, uint32_t tokens, Scratch& scratch) const {
+    for (uint32_t i = 0; i < tokens; i++) scratch.out[i] = scratch.first + size_t{i} * kTileRows;
+    multiply_block(base, stripe, Precision::coarse, first, tokens, scratch);
+    for (uint32_t i = 0; i < tokens; i++) add(grouping_.choice(first + i), scratch.out[i], stripe);
+  }
+
+  /// Fine rows: the parts are kept, to be added up by routing.
+  void keep_block(const Batch& batch, const uint8_t* base, uint32_t stripe, uint32_t first, uint32_t tokens,
+                  Scratch& scratch) const {
     for (uint32_t i = 0; i < tokens; i++) {
-      const Choice& choice = grouping_.choice(active.from + from + i);
+      scratch.out[i] = scratch.parts.data() + part_at(batch, grouping_.choice(first + i));
+    }
+    multiply_block(base, stripe, Precision::fine, first, tokens, scratch);
+  }
+
+  void multiply_block(const uint8_t* base, uint32_t stripe, Precision precision, uint32_t first, uint32_t tokens,
+                      Scratch& scratch) const {
+    for (uint32_t i = 0; i < tokens; i++) {
+      const Choice& choice = grouping_.choice(first + i);
       scratch.in[i] = context_.buffers.activations(hidden_, choice.token, choice.slot);
-      scratch.out[i] = scratch.first + size_t{i} * kTileRows;
     }
-    multiply(context_, context_.buffers.arithmetic(hidden_), down_, base, stripe, scratch.in, tokens, scratch.out);
+    multiply(context_, context_.buffers.arithmetic(hidden_), down_, base, stripe, precision, scratch.in, tokens, scratch.out);
+  }
+
+  void add(const Choice& choice, const float* part, uint32_t stripe) const {
     const auto rows = static_cast<size_t>(down_.stripe_rows(stripe));
-    for (uint32_t i = 0; i < tokens; i++) {
-      const Choice& choice = grouping_.choice(active.from + from + i);
-      const float weight = grouping_.weight(choice);
-      float* out = row_of(choice.token, stripe);
-      for (size_t r = 0; r < rows; r++) out[r] += weight * scratch.out[i][r];
-    }
+    const float weight = grouping_.weight(choice);
+    float* out = row_of(choice.token, stripe);
+    for (size_t r = 0; r < rows; r++) out[r] += weight * part[r];
   }
 
   const Context context_;

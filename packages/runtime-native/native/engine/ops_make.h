@@ -61,7 +61,7 @@ class Tiles : public StripedMatrix {
 
 /// out[t][r] of one stripe, for tokens vectors. `base`: what the matrix's offsets are added to.
 void multiply(const Context& context, Arithmetic arithmetic, const StripedMatrix& matrix, const uint8_t* base,
-              uint32_t stripe, const void* const* in, uint32_t tokens, float* const* out);
+              uint32_t stripe, Precision precision, const void* const* in, uint32_t tokens, float* const* out);
 
 /// @throws Error INTERNAL if the buffer has another length
 void check_input(const Context& context, BufferId input, uint64_t cols, const char* op);

@@ -59,16 +59,13 @@ Tiles::Tiles(const TiledMatrix& matrix, uint32_t stream, const Context& context)
 }
 
 void multiply(const Context& context, Arithmetic arithmetic, const StripedMatrix& matrix, const uint8_t* base,
-              uint32_t stripe, const void* const* in, uint32_t tokens, float* const* out) {
+              uint32_t stripe, Precision precision, const void* const* in, uint32_t tokens, float* const* out) {
   const uint8_t* weights = base + matrix.stripe(stripe);
   const auto a = static_cast<size_t>(arithmetic);
   const auto d = static_cast<size_t>(context.dtype);
   const int rows = matrix.stripe_rows(stripe);
-  if (tokens == 1) {
-    context.kernels.matvec[a][d](weights, rows, matrix.cols(), in[0], out[0]);
-  } else {
-    context.kernels.matmul[a][d](weights, rows, matrix.cols(), in, static_cast<int>(tokens), out);
-  }
+  const auto& kernels = precision == Precision::fine ? context.kernels.matvecs : context.kernels.matmul;
+  kernels[a][d](weights, rows, matrix.cols(), in, static_cast<int>(tokens), out);
 }
 
 void check_input(const Context& context, BufferId input, uint64_t cols, const char* op) {
@@ -101,10 +98,14 @@ void add_bias(const float* bias, int rows, uint32_t tokens, float* const* out) {
   }
 }
 
-/// Calls body(first token, tokens) for blocks of at most kTokenBlock tokens, in/out of the scratch set for them.
+/// Calls body(precision, first row, rows) for blocks of at most kTokenBlock rows of one precision.
 template <typename Body>
 void by_blocks(const Batch& batch, Body&& body) {
-  for (uint32_t t = batch.first; t < batch.end; t += kTokenBlock) body(t, std::min(kTokenBlock, batch.end - t));
+  const auto blocks = [&](Precision precision, uint32_t first, uint32_t end) {
+    for (uint32_t t = first; t < end; t += kTokenBlock) body(precision, t, std::min(kTokenBlock, end - t));
+  };
+  blocks(Precision::coarse, batch.first, batch.fine);
+  blocks(Precision::fine, batch.fine, batch.end);
 }
 
 class MatvecOp final : public ParallelOp {
@@ -135,12 +136,12 @@ class MatvecOp final : public ParallelOp {
     const Out& out = outs_[unit.out];
     const uint8_t* base = out.matrix.base();
     const uint32_t row = unit.stripe * kTileRows;
-    by_blocks(batch, [&](uint32_t first, uint32_t tokens) {
+    by_blocks(batch, [&](Precision precision, uint32_t first, uint32_t tokens) {
       for (uint32_t t = 0; t < tokens; t++) {
         scratch.in[t] = context_.buffers.activations(input_, first + t);
         scratch.out[t] = context_.buffers.row(out.out, first + t) + row;
       }
-      multiply(context_, context_.buffers.arithmetic(input_), out.matrix, base, unit.stripe, scratch.in, tokens, scratch.out);
+      multiply(context_, context_.buffers.arithmetic(input_), out.matrix, base, unit.stripe, precision, scratch.in, tokens, scratch.out);
       add_bias(out.bias ? out.bias + row : nullptr, out.matrix.stripe_rows(unit.stripe), tokens, scratch.out);
     });
   }
@@ -192,14 +193,14 @@ class GatedMatvecOp final : public ParallelOp {
     const uint8_t* up = up_.base();
     const Arithmetic arithmetic = context_.buffers.arithmetic(input_);
     float* ups[kTokenBlock];
-    by_blocks(batch, [&](uint32_t first, uint32_t tokens) {
+    by_blocks(batch, [&](Precision precision, uint32_t first, uint32_t tokens) {
       for (uint32_t t = 0; t < tokens; t++) {
         scratch.in[t] = context_.buffers.activations(input_, first + t);
         scratch.out[t] = context_.buffers.row(out_, first + t) + size_t{stripe} * kTileRows;
         ups[t] = scratch.second + size_t{t} * kTileRows;
       }
-      multiply(context_, arithmetic, gate_, gate, stripe, scratch.in, tokens, scratch.out);
-      multiply(context_, arithmetic, up_, up, stripe, scratch.in, tokens, ups);
+      multiply(context_, arithmetic, gate_, gate, stripe, precision, scratch.in, tokens, scratch.out);
+      multiply(context_, arithmetic, up_, up, stripe, precision, scratch.in, tokens, ups);
       add_bias(gate_bias_ ? gate_bias_ + size_t{stripe} * kTileRows : nullptr, rows, tokens, scratch.out);
       add_bias(up_bias_ ? up_bias_ + size_t{stripe} * kTileRows : nullptr, rows, tokens, ups);
       for (uint32_t t = 0; t < tokens; t++) glu_(scratch.out[t], ups[t], static_cast<size_t>(rows), scratch.out[t]);

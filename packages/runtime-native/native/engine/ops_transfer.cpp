@@ -18,24 +18,26 @@ class CallExpertsOp final : public TransferOp {
   void run(const Batch& batch) override {
     grouping_.group(batch);
     uses_.clear();
-    for (const auto& [expert, from, count] : grouping_.active()) uses_.push_back({expert, count});
+    for (const auto& active : grouping_.active()) uses_.push_back({active.expert, active.count});
     if (context_.routings && !step_.ahead) record(batch);
     if (!store_) return;
     if (!step_.ahead) return store_->call(step_.bank, uses_);
     // One token's stand by likelihood already, those of several by expert.
     std::stable_sort(uses_.begin(), uses_.end(), [](const auto& a, const auto& b) { return a.count > b.count; });
-    store_->call_ahead(step_.bank, uses_, batch.tokens() == 1);
+    store_->call_ahead(step_.bank, uses_, Grouping::alone(batch));
   }
 
  private:
   void record(const Batch& batch) const {
-    Routing routing{step_.bank, batch.start + batch.first, step_.top_k, {}};
-    for (uint32_t t = batch.first; t < batch.end; t++) {
-      for (uint32_t slot = 0; slot < step_.top_k; slot++) {
-        routing.experts.push_back(static_cast<uint16_t>(grouping_.expert_of(t, slot)));
+    for (const Span& span : batch.rows->spans()) {
+      Routing routing{step_.bank, span.position, step_.top_k, {}, span.piece};
+      for (uint32_t t = span.first; t < span.end; t++) {
+        for (uint32_t slot = 0; slot < step_.top_k; slot++) {
+          routing.experts.push_back(static_cast<uint16_t>(grouping_.expert_of(t, slot)));
+        }
       }
+      context_.routings->push_back(std::move(routing));
     }
-    context_.routings->push_back(std::move(routing));
   }
 
   const Context context_;

@@ -17,6 +17,8 @@ constexpr Kernels table() {
   k.quantize_row = vnni_quantize_row;
   k.matvec[1][0] = matvec_q4_0_q8;
   k.matvec[1][1] = matvec_q8_0_q8;
+  k.matvecs[1][0] = matvecs_q4_0_q8;
+  k.matvecs[1][1] = matvecs_q8_0_q8;
   k.matmul[1][0] = vnni_matmul_q8<Dtype::q4_0>;
   k.matmul[1][1] = vnni_matmul_q8<Dtype::q8_0>;
   return k;

@@ -47,6 +47,9 @@ struct Kernels {
   /// [arithmetic][dtype]; the q8 entries of f16 and f32 tiles are null: such tiles always take f32 activations.
   MatvecFn matvec[2][kDtypeCount];
 
+  /// The same for `tokens` vectors (any number >= 1), each with the bits that matvec gives it; weights pass the memory once.
+  MatmulFn matvecs[2][kDtypeCount];
+
   /// out[t][r] = sum over c of W[r, c] * x[t][c] for t < tokens (any number >= 1): the same stripe, many vectors.
   /// Vectors and outputs are given one by one, so that experts need no gather. Any number of tokens is legal.
   MatmulFn matmul[2][kDtypeCount];
@@ -55,7 +58,7 @@ struct Kernels {
   size_t (*q8_row_bytes)(int cols);
   /// Quantizes x[0..cols) for tiles of `weights` (q4_0 or q8_0): per group of 32, scale = amax / 127, q = round(x /
   /// scale), rest = round(256 (x / scale - q)) within 127 of either sign. matvec computes with scale * (q + rest / 256),
-  /// matmul with scale * q. A group with NaN or Inf gets scale NaN, so that it reaches the logits; one whose scale is
+  /// and so does matvecs; matmul with scale * q. A group with NaN or Inf gets scale NaN, so that it reaches the logits; one whose scale is
   /// subnormal counts as zeros.
   void (*quantize_row)(Dtype weights, const float* x, int cols, uint8_t* row);
 

@@ -238,22 +238,43 @@ CFLOW_KERNEL typename V::F row_times_tile(const uint8_t* data, typename V::S sca
   }
 }
 
+/// Vectors that a tile of weights meets before the next tile: their sums leave the tile room in L1.
+constexpr int kFewVectors = 4;
+
+/// Up to kFewVectors vectors. Each is summed as if it were alone.
 template <class V, Dtype D>
-void matvec_q8(const uint8_t* stripe, int rows, int cols, const void* x, float* out) {
-  typename V::F sums[kTileRows];
-  for (int r = 0; r < rows; ++r) sums[r] = V::zero();
-  const uint8_t* xc = static_cast<const uint8_t*>(x);
-  for (int c = 0; c < cols; c += kTileCols, xc += kQ8TileBytes) {
+void few_matvecs_q8(const uint8_t* stripe, int rows, int cols, const void* const* x, int tokens, float* const* out) {
+  typename V::F sums[kFewVectors][kTileRows];
+  for (int t = 0; t < tokens; ++t) {
+    for (int r = 0; r < rows; ++r) sums[t][r] = V::zero();
+  }
+  for (int c = 0; c < cols; c += kTileCols) {
     const TileView tile = tile_at<D>(stripe, rows, cols - c);
-    const ActivationTile<V, D> xs(xc);
-    for (int r = 0; r < rows; ++r) {
-      prefetch_next_tile(stripe, tile, r, 1);
-      const WeightRow<V, D> w(tile, r);
-      sums[r] = row_times_tile<V, D>(w.data, V::mul_scales(w.scales, xs.scales), xs, sums[r]);
+    for (int t = 0; t < tokens; ++t) {
+      const ActivationTile<V, D> xs(static_cast<const uint8_t*>(x[t]) + kQ8TileBytes * static_cast<size_t>(c / kTileCols));
+      for (int r = 0; r < rows; ++r) {
+        if (t == 0) prefetch_next_tile(stripe, tile, r, 1);
+        const WeightRow<V, D> w(tile, r);
+        sums[t][r] = row_times_tile<V, D>(w.data, V::mul_scales(w.scales, xs.scales), xs, sums[t][r]);
+      }
     }
     stripe += tile.bytes;
   }
-  for (int r = 0; r < rows; ++r) out[r] = V::hsum(sums[r]);
+  for (int t = 0; t < tokens; ++t) {
+    for (int r = 0; r < rows; ++r) out[t][r] = V::hsum(sums[t][r]);
+  }
+}
+
+template <class V, Dtype D>
+void matvec_q8(const uint8_t* stripe, int rows, int cols, const void* x, float* out) {
+  few_matvecs_q8<V, D>(stripe, rows, cols, &x, 1, &out);
+}
+
+template <class V, Dtype D>
+void matvecs_q8(const uint8_t* stripe, int rows, int cols, const void* const* x, int tokens, float* const* out) {
+  for (int t = 0; t < tokens; t += kFewVectors) {
+    few_matvecs_q8<V, D>(stripe, rows, cols, x + t, tokens - t < kFewVectors ? tokens - t : kFewVectors, out + t);
+  }
 }
 
 /// One block of one row against the same block of T tokens.

@@ -1,4 +1,4 @@
-// One vector with AVX-512 VNNI: the weights pass once, at the speed of memory.
+// One vector with AVX-512 VNNI, or a few: the weights pass once, at the speed of memory.
 
 /// Fetches what follows a tile, as many bytes a row as the tile has: every line of the next tile, scales included,
 /// once. Into the second cache: the first has too few lines in flight. Measured, one thread, from memory: 28 GB/s,
@@ -38,24 +38,29 @@ static inline HalfTile half_tile(const Q8Tile& x, int half) {
   return h;
 }
 
-/// sum + 128 columns of a row of nibbles times activations, per lane; `scales` holds those of the row's 8 groups.
-static inline __m512 add_half(__m512 sum, __m512i nibbles, const HalfTile& x, __m512 scales, __m512i lanes) {
-  const __m512i low = low_nibbles(nibbles);
-  const __m512i high = high_nibbles(nibbles);
+/// sum + 128 columns of a row, unpacked, times activations, per lane; `scales` are those of the lanes.
+static inline __m512 add_half(__m512 sum, __m512i low, __m512i high, const HalfTile& x, __m512 scales) {
   const __m512i dots = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(x.start, low, x.low), high, x.high);
   const __m512i rests = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(x.rest_start, low, x.rest_low), high, x.rest_high);
   const __m512i both = _mm512_add_epi32(_mm512_slli_epi32(dots, 8), rests);
-  const __m512 scale = _mm512_mul_ps(_mm512_permutexvar_ps(lanes, scales), x.scale);
+  const __m512 scale = _mm512_mul_ps(scales, x.scale);
   return _mm512_fmadd_ps(_mm512_cvtepi32_ps(both), scale, sum);
 }
 
-/// Rows of one tile of q4_0; acc[16 row] holds 16 partial sums of each. F: the tile is 256 columns wide.
-template <bool Full>
-static inline void tile_times(const uint8_t* tile, int rows, int groups, const Q8Tile& x, bool first, float* acc) {
+/// Partial sums of the rows of a stripe: 16 of each.
+using Sums = float[16 * kTileRows];
+
+/// Rows of one tile of q4_0 times N vectors, each of which is summed as if it were alone. Full: the tile is 256 columns
+/// wide.
+template <bool Full, int N>
+static inline void tile_times(const uint8_t* tile, int rows, int groups, const Q8Tile* const* x, bool first, Sums* acc) {
   const uint8_t* scales = tile + kTileHeaderBytes;
   const uint8_t* data = scales + 2 * groups * rows;
-  const HalfTile left = half_tile(x, 0);
-  const HalfTile right = half_tile(x, 1);
+  HalfTile left[N], right[N];
+  for (int n = 0; n < N; n++) {
+    left[n] = half_tile(*x[n], 0);
+    right[n] = half_tile(*x[n], 1);
+  }
   const __m512i left_lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
   const __m512i right_lanes = _mm512_setr_epi32(4, 4, 4, 4, 5, 5, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7);
   const auto scale_mask = static_cast<__mmask8>((1u << groups) - 1);
@@ -79,10 +84,16 @@ static inline void tile_times(const uint8_t* tile, int rows, int groups, const Q
       f16 = _mm_maskz_loadu_epi16(scale_mask, scales + 2 * groups * r);
     }
     const __m512 s = _mm512_castps256_ps512(_mm256_cvtph_ps(f16));
-    __m512 sum = first ? _mm512_setzero_ps() : _mm512_load_ps(acc + 16 * r);
-    sum = add_half(sum, a, left, s, left_lanes);
-    sum = add_half(sum, b, right, s, right_lanes);
-    _mm512_store_ps(acc + 16 * r, sum);
+    const __m512 left_scales = _mm512_permutexvar_ps(left_lanes, s);
+    const __m512 right_scales = _mm512_permutexvar_ps(right_lanes, s);
+    const __m512i low_a = low_nibbles(a), high_a = high_nibbles(a);
+    const __m512i low_b = low_nibbles(b), high_b = high_nibbles(b);
+    for (int n = 0; n < N; n++) {
+      __m512 sum = first ? _mm512_setzero_ps() : _mm512_load_ps(acc[n] + 16 * r);
+      sum = add_half(sum, low_a, high_a, left[n], left_scales);
+      sum = add_half(sum, low_b, high_b, right[n], right_scales);
+      _mm512_store_ps(acc[n] + 16 * r, sum);
+    }
   }
 }
 
@@ -117,17 +128,45 @@ static void write_sums(float* acc, int rows, float* out) {
   }
 }
 
-static void matvec_q4_0_q8(const uint8_t* stripe, int rows, int cols, const void* x, float* out) {
-  const auto* tiles = static_cast<const Q8Tile*>(x);
-  alignas(64) float acc[16 * kTileRows];
+/// N vectors, with a class that multiplies tiles.
+template <class Tiles, int N>
+static void n_vectors(const uint8_t* stripe, int rows, int cols, const void* const* x, float* const* out) {
+  alignas(64) Sums acc[N];
   for (int col = 0; col < cols; col += kTileCols) {
     const int width = cols - col < kTileCols ? cols - col : kTileCols;
-    const Q8Tile& activations = tiles[col / kTileCols];
-    if (width == kTileCols) tile_times<true>(stripe, rows, 8, activations, col == 0, acc);
-    else tile_times<false>(stripe, rows, ceil_div(width, kGroup), activations, col == 0, acc);
-    stripe += tile_bytes(Dtype::q4_0, rows, width);
+    const Q8Tile* xs[N];
+    for (int n = 0; n < N; n++) xs[n] = static_cast<const Q8Tile*>(x[n]) + col / kTileCols;
+    Tiles::template times<N>(stripe, rows, width, xs, col == 0, acc);
+    stripe += tile_bytes(Tiles::kDtype, rows, width);
   }
-  write_sums(acc, rows, out);
+  for (int n = 0; n < N; n++) write_sums(acc[n], rows, out[n]);
+}
+
+/// Four at a time, then two, then one.
+template <class Tiles>
+static void few_vectors(const uint8_t* stripe, int rows, int cols, const void* const* x, int tokens, float* const* out) {
+  int n = 0;
+  for (; n + 4 <= tokens; n += 4) n_vectors<Tiles, 4>(stripe, rows, cols, x + n, out + n);
+  for (; n + 2 <= tokens; n += 2) n_vectors<Tiles, 2>(stripe, rows, cols, x + n, out + n);
+  if (n < tokens) n_vectors<Tiles, 1>(stripe, rows, cols, x + n, out + n);
+}
+
+struct Q4Tiles {
+  static constexpr Dtype kDtype = Dtype::q4_0;
+  template <int N>
+  static void times(const uint8_t* tile, int rows, int width, const Q8Tile* const* x, bool first, Sums* acc) {
+    if (width == kTileCols) tile_times<true, N>(tile, rows, 8, x, first, acc);
+    else tile_times<false, N>(tile, rows, ceil_div(width, kGroup), x, first, acc);
+  }
+};
+
+static void matvecs_q4_0_q8(const uint8_t* stripe, int rows, int cols, const void* const* x, int tokens,
+                            float* const* out) {
+  few_vectors<Q4Tiles>(stripe, rows, cols, x, tokens, out);
+}
+
+static void matvec_q4_0_q8(const uint8_t* stripe, int rows, int cols, const void* x, float* out) {
+  matvecs_q4_0_q8(stripe, rows, cols, &x, 1, &out);
 }
 
 /// 64 columns of a row of q8_0: two groups. `scales` are those of the row times those of the activations.
@@ -145,32 +184,40 @@ static inline __m512 add_pair(__m512 sum, __m512i weights, const Q8Tile& x, int 
   return _mm512_fmadd_ps(_mm512_cvtepi32_ps(both), _mm512_permutexvar_ps(lanes, scales), sum);
 }
 
-static void matvec_q8_0_q8(const uint8_t* stripe, int rows, int cols, const void* x, float* out) {
-  const auto* tiles = static_cast<const Q8Tile*>(x);
-  alignas(64) float acc[16 * kTileRows];
-  for (int col = 0; col < cols; col += kTileCols) {
-    const int width = cols - col < kTileCols ? cols - col : kTileCols;
+struct Q8Tiles {
+  static constexpr Dtype kDtype = Dtype::q8_0;
+  template <int N>
+  static void times(const uint8_t* tile, int rows, int width, const Q8Tile* const* x, bool first, Sums* acc) {
     const int groups = ceil_div(width, kGroup);
-    const uint8_t* scales = stripe + kTileHeaderBytes;
+    const uint8_t* scales = tile + kTileHeaderBytes;
     const uint8_t* data = scales + 2 * groups * rows;
     const auto scale_mask = static_cast<__mmask8>((1u << groups) - 1);
     const __mmask64 last_mask = groups % 2 ? 0xFFFFFFFFull : ~0ull;
     const int pairs = (groups + 1) / 2;
-    const Q8Tile& x_tile = tiles[col / kTileCols];
-    const __m256 x_scales = _mm256_mul_ps(_mm256_load_ps(x_tile.scales), _mm256_set1_ps(1.0f / 256));
+    __m256 x_scales[N];
+    for (int n = 0; n < N; n++) x_scales[n] = _mm256_mul_ps(_mm256_load_ps(x[n]->scales), _mm256_set1_ps(1.0f / 256));
     for (int r = 0; r < rows; r++) {
       const uint8_t* row = data + 32 * groups * r;
       fetch_next_tile(data + 32 * groups * rows, r, 34 * groups);
-      const __m128i f16 = _mm_maskz_loadu_epi16(scale_mask, scales + 2 * groups * r);
-      const __m512 s = _mm512_castps256_ps512(_mm256_mul_ps(_mm256_cvtph_ps(f16), x_scales));
-      __m512 sum = col ? _mm512_load_ps(acc + 16 * r) : _mm512_setzero_ps();
-      for (int pair = 0; pair < pairs; pair++) {
-        const __m512i weights = _mm512_maskz_loadu_epi8(pair + 1 == pairs ? last_mask : ~0ull, row + 64 * pair);
-        sum = add_pair(sum, weights, x_tile, pair, s);
+      const __m256 f32 = _mm256_cvtph_ps(_mm_maskz_loadu_epi16(scale_mask, scales + 2 * groups * r));
+      for (int n = 0; n < N; n++) {
+        const __m512 s = _mm512_castps256_ps512(_mm256_mul_ps(f32, x_scales[n]));
+        __m512 sum = first ? _mm512_setzero_ps() : _mm512_load_ps(acc[n] + 16 * r);
+        for (int pair = 0; pair < pairs; pair++) {
+          const __m512i weights = _mm512_maskz_loadu_epi8(pair + 1 == pairs ? last_mask : ~0ull, row + 64 * pair);
+          sum = add_pair(sum, weights, *x[n], pair, s);
+        }
+        _mm512_store_ps(acc[n] + 16 * r, sum);
       }
-      _mm512_store_ps(acc + 16 * r, sum);
     }
-    stripe += tile_bytes(Dtype::q8_0, rows, width);
   }
-  write_sums(acc, rows, out);
+};
+
+static void matvecs_q8_0_q8(const uint8_t* stripe, int rows, int cols, const void* const* x, int tokens,
+                            float* const* out) {
+  few_vectors<Q8Tiles>(stripe, rows, cols, x, tokens, out);
+}
+
+static void matvec_q8_0_q8(const uint8_t* stripe, int rows, int cols, const void* x, float* out) {
+  matvecs_q8_0_q8(stripe, rows, cols, &x, 1, &out);
 }

@@ -268,6 +268,8 @@ constinit const Kernels kKernelsScalar = {
     .isa = "scalar",
     .matvec = {{matvec_f32<q4_0>, matvec_f32<q8_0>, matvec_f32<f16>, matvec_f32<f32>},
                {matvec_q8<q4_0, fine>, matvec_q8<q8_0, fine>, nullptr, nullptr}},
+    .matvecs = {{matmul<matvec_f32<q4_0>>, matmul<matvec_f32<q8_0>>, matmul<matvec_f32<f16>>, matmul<matvec_f32<f32>>},
+                {matmul<matvec_q8<q4_0, fine>>, matmul<matvec_q8<q8_0, fine>>, nullptr, nullptr}},
     .matmul = {{matmul<matvec_f32<q4_0>>, matmul<matvec_f32<q8_0>>, matmul<matvec_f32<f16>>, matmul<matvec_f32<f32>>},
                {matmul<matvec_q8<q4_0, whole>>, matmul<matvec_q8<q8_0, whole>>, nullptr, nullptr}},
     .q8_row_bytes = q8_row_bytes,

@@ -27,6 +27,12 @@ constexpr Kernels kernels_of(const char* isa) {
   k.matvec[0][3] = matvec_f32<V, f32>;
   k.matvec[1][0] = matvec_q8<V, q4_0>;
   k.matvec[1][1] = matvec_q8<V, q8_0>;
+  k.matvecs[0][0] = matmul_f32<V, q4_0>;
+  k.matvecs[0][1] = matmul_f32<V, q8_0>;
+  k.matvecs[0][2] = matmul_f32<V, f16>;
+  k.matvecs[0][3] = matmul_f32<V, f32>;
+  k.matvecs[1][0] = matvecs_q8<V, q4_0>;
+  k.matvecs[1][1] = matvecs_q8<V, q8_0>;
   k.matmul[0][0] = matmul_f32<V, q4_0>;
   k.matmul[0][1] = matmul_f32<V, q8_0>;
   k.matmul[0][2] = matmul_f32<V, f16>;

@@ -281,30 +281,43 @@ struct Result {
   std::vector<float> logits;
 };
 
+/// What one session of a batch passes.
+struct Part {
+  std::shared_ptr<Session> session;
+  std::vector<int32_t> ids;
+  Logits logits = Logits::last;
+};
+
 /// Submits and waits, as a caller does that has nothing else to do.
-inline Result run(Engine& engine, const std::shared_ptr<Session>& session, std::vector<int32_t> ids, bool all = false) {
-  Result result;
-  result.logits.resize(kVocab * (all ? ids.size() : 1));
+inline std::vector<Result> run_batch(Engine& engine, const std::vector<Part>& parts) {
+  std::vector<Result> results(parts.size());
   std::mutex mutex;
   std::condition_variable ready;
   bool done = false;
   Job job;
-  job.ids = std::move(ids);
-  job.logits = result.logits.data();
-  job.all_logits = all;
-  job.done = [&](const Error* error) {
+  for (size_t i = 0; i < parts.size(); i++) {
+    const auto& [session, ids, logits] = parts[i];
+    results[i].logits.resize(kVocab * (logits == Logits::all ? ids.size() : logits == Logits::last ? 1 : 0));
+    job.runs.push_back({session, ids, results[i].logits.data(), logits, {}, 0});
+  }
+  job.done = [&](const std::vector<Run>& runs) {
     const std::lock_guard lock(mutex);
-    if (error) {
-      result.code = error->code();
-      result.message = error->what();
+    for (size_t i = 0; i < runs.size(); i++) {
+      if (!runs[i].error) continue;
+      results[i].code = runs[i].error->code();
+      results[i].message = runs[i].error->what();
     }
     done = true;
     ready.notify_one();
   };
-  engine.submit(session, std::move(job));
+  engine.submit(std::move(job));
   std::unique_lock lock(mutex);
   ready.wait(lock, [&] { return done; });
-  return result;
+  return results;
+}
+
+inline Result run(Engine& engine, const std::shared_ptr<Session>& session, std::vector<int32_t> ids, bool all = false) {
+  return run_batch(engine, {{session, std::move(ids), all ? Logits::all : Logits::last}})[0];
 }
 
 inline std::vector<int32_t> prompt(size_t n) {

@@ -165,10 +165,9 @@ void test_concurrency(const Model& model, const TemporaryFile& file) {
   std::vector<std::vector<float>> logits(8, std::vector<float>(kVocab));
   for (auto& out : logits) {
     Job job;
-    job.ids = prompt(250);
-    job.logits = out.data();
-    job.done = [&](const Error*) { heard++; };
-    engine->submit(engine->create_session(), std::move(job));
+    job.runs.push_back({engine->create_session(), prompt(250), out.data(), Logits::last, {}, 0});
+    job.done = [&](const std::vector<Run>&) { heard++; };
+    engine->submit(std::move(job));
   }
   engine.reset();
   check(heard == 8, "closing answers all jobs");
@@ -269,6 +268,74 @@ void test_short_phases(const Model& model) {
   check(both.logits == share(wide, true, 2).logits, "the same logits, whatever is shared");
 }
 
+/// Sessions in company and forks of them: each gives what a session alone gives, to the bit.
+void test_batches(const Model& model, const TemporaryFile& file) {
+  for (const unsigned batch : {1u, 7u, 64u}) {
+    auto engine = Engine::open(file.fd(), model.bytes.size(), model.program, options_with(3, find_kernels(""), batch));
+    const std::vector<float> expected = run(*engine, engine->create_session(), prompt(kContext), true).logits;
+    std::vector<std::shared_ptr<Session>> sessions(6);
+    std::vector<uint64_t> positions(sessions.size());
+    for (auto& session : sessions) session = engine->create_session();
+    Random random;
+    const auto below = [&](uint64_t n) { return static_cast<uint64_t>((random.next() + 1) / 2 * static_cast<float>(n)); };
+    for (int step = 0; step < 40; step++) {
+      std::vector<Part> parts;
+      std::vector<size_t> members;
+      for (size_t i = 0; i < sessions.size(); i++) {
+        const uint64_t count = std::min<uint64_t>(below(3) ? 1 : below(20), kContext - positions[i]);
+        if (count == 0) continue;
+        const auto ids = prompt(kContext);
+        const auto first = ids.begin() + static_cast<ptrdiff_t>(positions[i]);
+        const auto logits = static_cast<Logits>(below(3));
+        parts.push_back({sessions[i], {first, first + static_cast<ptrdiff_t>(count)}, logits});
+        members.push_back(i);
+      }
+      // One is cancelled, now and then; it goes back to where it was.
+      const size_t victim = step % 5 == 0 && !parts.empty() ? below(parts.size()) : SIZE_MAX;
+      if (victim != SIZE_MAX) parts[victim].session->cancel();
+      const auto results = run_batch(*engine, parts);
+      for (size_t m = 0; m < parts.size(); m++) {
+        uint64_t& position = positions[members[m]];
+        if (m == victim) {
+          check(results[m].code == "INTERRUPTED", "a cancelled session among others: " + results[m].code);
+          position = parts[m].session->truncate(position);
+          continue;
+        }
+        check(results[m].code.empty(), "a batch: " + results[m].code);
+        position += parts[m].ids.size();
+        const size_t rows = results[m].logits.size() / kVocab;
+        const auto from = expected.begin() + static_cast<ptrdiff_t>((position - rows) * kVocab);
+        check(std::equal(results[m].logits.begin(), results[m].logits.end(), from), "logits in company");
+      }
+      const size_t to = below(sessions.size());
+      const size_t from = below(sessions.size());
+      if (step % 3 == 0 && to != from) {
+        sessions[to] = engine->fork(*sessions[from]);
+        positions[to] = positions[from];
+      }
+      if (step % 4 == 0) positions[from] = sessions[from]->truncate(positions[from] - std::min<uint64_t>(positions[from], below(12)));
+    }
+  }
+}
+
+/// One session of a batch meets NaN.
+void test_nan_in_company(const Model& model) {
+  Model broken = model;
+  const auto& embed = std::get<step::Embed>(broken.program.steps[0]);
+  // The first column of token 5, in tiles of f32.
+  const float nan = std::nanf("");
+  std::memcpy(broken.bytes.data() + embed.matrix.stripes[0] + kTileHeaderBytes + 5 * 4 * kDim, &nan, 4);
+  const TemporaryFile file(broken.bytes);
+  auto engine = Engine::open(file.fd(), broken.bytes.size(), broken.program, options_with(2, find_kernels("")));
+  const auto sick = engine->create_session();
+  const std::vector<int32_t> healthy{1, 2, 3, 4};
+  const auto results = run_batch(*engine, {{sick, {1, 2, 5, 6}}, {engine->create_session(), healthy}, {engine->create_session(), {7}}});
+  check(results[0].code == "NONFINITE_WEIGHT", "NaN in a session of a batch: " + results[0].message);
+  check(results[1].code.empty() && results[1].logits == run(*engine, engine->create_session(), healthy).logits, "its neighbour");
+  check(results[2].code.empty() && results[2].logits == run(*engine, engine->create_session(), {7}).logits, "a token beside it");
+  check(sick->truncate(0) == 0 && run(*engine, sick, healthy).logits == results[1].logits, "it can begin again");
+}
+
 }  // namespace
 
 int main() {
@@ -283,6 +350,8 @@ int main() {
   test_concurrency(model, file);
   test_truncate(model, file);
   test_short_phases(model);
+  test_batches(model, file);
+  test_nan_in_company(model);
   std::printf("engine-test: %ld checks\n", checks.load());
   return 0;
 }

@@ -220,7 +220,23 @@ inline void run_matmul(Case& c, const std::vector<const void*>& x, int first, in
       c.stripe.data(), c.stripe.rows, c.stripe.cols, x.data() + first, n, outs.data());
 }
 
-/// matvec, matmul, and matmul in two calls, which must give the same bits.
+/// matvecs gives each vector the bits that matvec gives it.
+inline void test_few(const Case& c, const std::vector<const void*>& x) {
+  const auto a = static_cast<int>(c.arithmetic);
+  const auto d = static_cast<int>(c.stripe.dtype);
+  std::vector<std::vector<float>> few(x.size(), output(c.stripe.rows));
+  std::vector<float*> outs;
+  for (auto& out : few) outs.push_back(out.data());
+  c.kernels.matvecs[a][d](c.stripe.data(), c.stripe.rows, c.stripe.cols, x.data(), static_cast<int>(x.size()), outs.data());
+  for (size_t t = 0; t < x.size(); ++t) {
+    auto alone = output(c.stripe.rows);
+    c.kernels.matvec[a][d](c.stripe.data(), c.stripe.rows, c.stripe.cols, x[t], alone.data());
+    expect(std::memcmp(few[t].data(), alone.data(), sizeof(float) * alone.size()) == 0,
+           c.name + " matvecs of " + std::to_string(x.size()) + " differs from matvec, token " + std::to_string(t));
+  }
+}
+
+/// matvec, matvecs, matmul, and matmul in two calls, which must give the same bits.
 inline void test_products(Random& random, Case c, int tokens, double size = 1, Values values = Values::any) {
   const bool f32 = c.arithmetic == Arithmetic::f32;
   std::vector<std::unique_ptr<Activations>> x;
@@ -233,6 +249,7 @@ inline void test_products(Random& random, Case c, int tokens, double size = 1, V
   c.kernels.matvec[static_cast<int>(c.arithmetic)][static_cast<int>(c.stripe.dtype)](
       c.stripe.data(), c.stripe.rows, c.stripe.cols, inputs[0], single.data());
   expect_output(c, f32 ? x[0]->exact : x[0]->fine, single, "matvec");
+  test_few(c, inputs);
 
   std::vector<std::vector<float>> out(static_cast<size_t>(tokens), output(c.stripe.rows));
   auto split = out;

@@ -85,16 +85,18 @@ void bench(const Kernels& k, Dtype dtype, Arithmetic arithmetic) {
     });
     return static_cast<double>(data.size()) / time / 1e9;
   };
-  const auto gigaops = [&](int tokens) {
+  const auto gigaops = [&](MatmulFn kernel, int tokens) {
     const double time = best_time([&] {
       for (size_t s = 0; s < 8; ++s) {
-        k.matmul[a][d](data.data() + bytes * s, kTileRows, kCols, inputs.data(), tokens, outs.data());
+        kernel(data.data() + bytes * s, kTileRows, kCols, inputs.data(), tokens, outs.data());
       }
     });
     return 2.0 * 8 * kTileRows * kCols * tokens / time / 1e9;
   };
-  std::printf("%-12s %s x %s: matvec %6.1f GB/s, in cache %6.1f; matmul of 8 %7.1f GOP/s, of 64 %7.1f\n", k.isa,
-              kDtypeNames[d], a ? "q8 " : "f32", gigabytes(stripes), gigabytes(1), gigaops(8), gigaops(kTokens));
+  std::printf("%-12s %s x %s: matvec %6.1f GB/s, in cache %6.1f; matvecs of 1, 4, 8: %6.1f, %6.1f, %6.1f GOP/s; matmul of 1, 8, 64: %6.1f, %6.1f, %6.1f\n", k.isa,
+              kDtypeNames[d], a ? "q8 " : "f32", gigabytes(stripes), gigabytes(1), gigaops(k.matvecs[a][d], 1),
+              gigaops(k.matvecs[a][d], 4), gigaops(k.matvecs[a][d], 8), gigaops(k.matmul[a][d], 1),
+              gigaops(k.matmul[a][d], 8), gigaops(k.matmul[a][d], kTokens));
 }
 
 void bench_q8(const Kernels& k) {

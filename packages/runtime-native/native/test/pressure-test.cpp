@@ -44,15 +44,14 @@ struct Outcome {
 const char* attempt(Engine& engine, const std::shared_ptr<Session>& session, std::vector<int32_t> ids, float* logits) {
   Outcome outcome;
   Job job;
-  job.ids = std::move(ids);
-  job.logits = logits;
-  job.done = [&outcome](const Error* error) {
+  with_typed_errors([&] { job.runs.push_back({session, std::move(ids), logits, Logits::last, {}, 0}); });
+  job.done = [&outcome](const std::vector<Run>& runs) {
     const std::lock_guard lock(outcome.mutex);
-    outcome.code = error ? error->code() : nullptr;
+    outcome.code = runs[0].error ? runs[0].error->code() : nullptr;
     outcome.done = true;
     outcome.ready.notify_one();
   };
-  engine.submit(session, std::move(job));
+  engine.submit(std::move(job));
   std::unique_lock lock(outcome.mutex);
   outcome.ready.wait(lock, [&] { return outcome.done; });
   return outcome.code;

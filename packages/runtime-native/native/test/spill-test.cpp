@@ -227,10 +227,9 @@ void test_abort() {
   std::vector<float> logits(kVocab);
   std::atomic<bool> heard{false};
   Job job;
-  job.ids = pieces[1];
-  job.logits = logits.data();
-  job.done = [&](const Error*) { heard = true; };
-  engine->submit(session, std::move(job));
+  job.runs.push_back({session, pieces[1], logits.data(), Logits::last, {}, 0});
+  job.done = [&](const std::vector<Run>&) { heard = true; };
+  engine->submit(std::move(job));
   engine.reset();
   check(heard, "closing answers the job");
 }

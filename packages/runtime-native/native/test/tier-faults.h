@@ -147,14 +147,13 @@ class FaultyRun {
     for (auto& out : logits) {
       out.resize(kVocab);
       Job job;
-      job.ids = model_.ids;
-      job.logits = out.data();
-      job.done = [&](const Error* error) {
-        if (error) judge(error->code(), true);
+      job.runs.push_back({engine->create_session(), model_.ids, out.data(), Logits::last, {}, 0});
+      job.done = [&](const std::vector<Run>& runs) {
+        if (runs[0].error) judge(runs[0].error->code(), true);
         else check(out == model_.expected, name_ + "a job that ended before the engine was closed");
         heard++;
       };
-      engine->submit(engine->create_session(), std::move(job));
+      engine->submit(std::move(job));
     }
     std::this_thread::sleep_for(std::chrono::microseconds(random_.below(3000)));
     engine.reset();

@@ -168,10 +168,21 @@ export interface SessionHandle {
   close(): Promise<void>;
 }
 
+/** What one session of a batch passes. */
+export interface NativeRun {
+  readonly session: SessionHandle;
+  readonly ids: Int32Array;
+  /** Takes the logits, as `SessionHandle.run`; absent = none are computed. */
+  readonly logits?: Float32Array | undefined;
+  readonly all: boolean;
+}
+
 /** A program with its weights, in native code. Methods throw as those of SessionHandle. */
 export interface EngineHandle {
   /** A new sequence. */
   createSession(): SessionHandle;
+  /** Passes tokens of several sessions together; resolves to undefined or an error for each. */
+  runBatch(runs: readonly NativeRun[]): Promise<(Error | undefined)[]>;
   /** Figures so far. */
   stats(): NativeEngineStats;
   /** What was recorded since the last call. */

@@ -2,11 +2,14 @@
 import { setImmediate } from 'node:timers/promises';
 import { type ByteSource, buildPlan, CflowError, type ModelFile, ownDtypes } from '@cflow/format';
 import {
+  type BatchOutcome,
+  type BatchRun,
   type Engine,
   type EngineFactory,
   type EngineSession,
   type EngineStats,
   interrupt,
+  interruption,
   type RunOptions,
 } from '../engine.js';
 import { chooseTiers, type TierChoice } from '../tiers/choose.js';
@@ -16,6 +19,7 @@ import {
   type EngineHandle,
   loadAddon,
   type NativeEngineOptions,
+  type NativeRun,
   nativeError,
   type SessionHandle,
 } from './addon.js';
@@ -121,6 +125,22 @@ class NativeEngine implements Engine {
     this.#vocabSize = vocabSize;
   }
 
+  async runBatch(runs: readonly BatchRun[]): Promise<BatchOutcome[]> {
+    const members = runs.map((run) => nativeMember(run));
+    const waiting = members.filter(({ signal }) => !signal?.aborted);
+    const stops = waiting.map(({ session, signal }) => onAbort(signal, () => session.handle.cancel()));
+    try {
+      const errors = await guardedAsync(this.#file, () => this.#handle.runBatch(waiting.map(nativeRun)));
+      const ended = new Map(waiting.map((member, i) => [member, errors[i]]));
+      return members.map((member) => {
+        const error = ended.has(member) ? ended.get(member) : interruption(member.signal!);
+        return error ? { error: nativeError(error, this.#file) } : { logits: member.logits };
+      });
+    } finally {
+      for (const stop of stops) stop();
+    }
+  }
+
   createSession(): EngineSession {
     const stats = () => this.#stats();
     return new NativeSession(
@@ -147,6 +167,33 @@ class NativeEngine implements Engine {
   }
 }
 
+/** A run of a batch, with where its logits go. */
+interface Member {
+  readonly session: NativeSession;
+  readonly ids: readonly number[];
+  readonly signal: AbortSignal | undefined;
+  readonly logits: Float32Array | undefined;
+}
+
+function nativeMember({ session, ids, logits = true, signal }: BatchRun): Member {
+  if (!(session instanceof NativeSession))
+    throw new CflowError('USAGE', 'a session of another engine is in the batch');
+  return { session, ids, signal, logits: logits ? session.last : undefined };
+}
+
+const nativeRun = ({ session, ids, logits }: Member): NativeRun => ({
+  session: session.handle,
+  ids: Int32Array.from(ids),
+  ...(logits ? { logits } : {}),
+  all: false,
+});
+
+/** Calls back once the signal is aborted; returns what takes that back. */
+function onAbort(signal: AbortSignal | undefined, stop: () => void): () => void {
+  signal?.addEventListener('abort', stop, { once: true });
+  return () => signal?.removeEventListener('abort', stop);
+}
+
 class NativeSession implements EngineSession {
   readonly #handle: SessionHandle;
   readonly #vocabSize: number;
@@ -162,6 +209,15 @@ class NativeSession implements EngineSession {
     this.#last = new Float32Array(vocabSize);
   }
 
+  get handle(): SessionHandle {
+    return this.#handle;
+  }
+
+  /** Where the logits of the last token go. */
+  get last(): Float32Array {
+    return this.#last;
+  }
+
   fork(): EngineSession {
     const handle = guarded(this.#file, () => this.#handle.fork());
     return new NativeSession(handle, this.#vocabSize, this.#file, this.#engineStats);
@@ -169,14 +225,13 @@ class NativeSession implements EngineSession {
 
   async run(ids: readonly number[], { signal, onLogits }: RunOptions = {}): Promise<Float32Array> {
     interrupt(signal);
-    const cancel = () => this.#handle.cancel();
-    signal?.addEventListener('abort', cancel, { once: true });
+    const stop = onAbort(signal, () => this.#handle.cancel());
     try {
       if (onLogits) await this.#runAll(ids, onLogits, signal);
       else await this.#pass(ids, this.#last, false);
       return this.#last;
     } finally {
-      signal?.removeEventListener('abort', cancel);
+      stop();
     }
   }
 

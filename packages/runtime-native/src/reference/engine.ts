@@ -1,5 +1,7 @@
-import { buildPlan, type ModelConfig, type TransferMode } from '@cflow/format';
+import { asCflowError, buildPlan, CflowError, type ModelConfig, type TransferMode } from '@cflow/format';
 import {
+  type BatchOutcome,
+  type BatchRun,
   type Engine,
   type EngineFactory,
   type EngineSession,
@@ -25,9 +27,26 @@ export function referenceEngine(
   const plan = buildPlan(config, { transfers });
   return {
     name: 'reference',
+    runBatch,
     createSession: () => new ReferenceSession(new Interpreter(plan, weights), weightBytes),
     close: async () => undefined,
   };
+}
+
+/** One after the other. */
+async function runBatch(runs: readonly BatchRun[]): Promise<BatchOutcome[]> {
+  if (new Set(runs.map(({ session }) => session)).size < runs.length)
+    throw new CflowError('USAGE', 'a session is named twice in a batch');
+  const outcomes: BatchOutcome[] = [];
+  for (const { session, ids, logits = true, signal } of runs) {
+    try {
+      const last = await session.run(ids, { signal });
+      outcomes.push({ logits: logits ? last : undefined });
+    } catch (error) {
+      outcomes.push({ error: asCflowError(error) });
+    }
+  }
+  return outcomes;
 }
 
 class ReferenceSession implements EngineSession {
