@@ -21,6 +21,8 @@ export * from './reference/math.js';
 export * from './reference/steps.js';
 export * from './sampling/random.js';
 export * from './sampling/sampler.js';
+export * from './serving/prefix-cache.js';
+export * from './serving/scheduler.js';
 export * from './session.js';
 export * from './text/detokenizer.js';
 export * from './text/tokenizer.js';

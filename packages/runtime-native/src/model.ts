@@ -106,16 +106,22 @@ export class Model {
    */
   createSession(): Session {
     if (this.#closed) throw new CflowError('USAGE', 'the model is closed');
-    return this.#adopt(this.#parts.engine.createSession());
+    return this.adopt(this.engine.createSession());
   }
 
-  #adopt(engine: EngineSession): Session {
+  /** The engine, for what runs several sessions together. */
+  get engine(): Engine {
+    return this.#parts.engine;
+  }
+
+  /** A session over a sequence of this model's engine, or over what stands in front of one; the model closes it. */
+  adopt(engine: EngineSession): Session {
     const session = new Session({
       config: this.config,
       engine,
       tokenizer: this.tokenizer,
       defaults: this.metadata?.generation ?? {},
-      adopt: (fork) => this.#adopt(fork),
+      adopt: (fork) => this.adopt(fork),
       onClose: () => forget(),
     });
     const sessions = this.#sessions;

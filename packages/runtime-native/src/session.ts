@@ -276,6 +276,13 @@ export class Session {
     return { ...this.#parts.engine.stats(), ...this.#counts, tokensPerSecond, ...tokenTimes };
   }
 
+  /** Begins to count anew: figures are of what follows. */
+  resetStats(): void {
+    this.#counts = { promptTokens: 0, generatedTokens: 0, prefillMs: 0, decodeMs: 0, firstTokenMs: 0 };
+    this.#decoded = 0;
+    this.#tokenMs.length = 0;
+  }
+
   /** Frees the sequence; calling it again does nothing. */
   async close(): Promise<void> {
     if (this.#closed) return;
@@ -385,7 +392,7 @@ export class Session {
     if (this.#counts.promptTokens === 0) this.#counts.firstTokenMs = ms;
     this.#counts.promptTokens += ids.length;
     this.#counts.prefillMs += ms;
-    this.#stream = this.#parts.tokenizer?.stream(ids);
+    this.#stream = this.#parts.tokenizer?.stream(this.#ids);
   }
 
   async #decode(id: number): Promise<void> {

@@ -132,6 +132,34 @@ describe('Chat', () => {
   });
 });
 
+describe('turns of a conversation', () => {
+  it.each(['reference', 'native'] as const)('pass what is new alone in the %s engine', async (engine) => {
+    const model = await Model.open(await modelFile(STRICT), {
+      engine,
+      ...(engine === 'native' && { cache: 'f32' }),
+    });
+    try {
+      const answers = async (chat: Chat) => {
+        let text = '';
+        const options = { maxTokens: 4, temperature: 0, ignoreEos: true };
+        for await (const token of chat.reply('abcdefghij', options)) text += token.text;
+        return text;
+      };
+      const [chat, forgetful] = [new Chat(model), new Chat(model)];
+      for (let turn = 0; turn < 3; turn++) {
+        const whole = (await chat.prompt('abcdefghij')).length;
+        await forgetful.close();
+        expect(await answers(chat)).toBe(await answers(forgetful));
+        expect(forgetful.stats!.promptTokens).toBe(whole);
+        // The answer of the turn before ends in a token that the template closes with another.
+        if (turn > 0) expect(chat.stats!.promptTokens).toBeLessThan(20);
+      }
+    } finally {
+      await model.close();
+    }
+  });
+});
+
 describe('what templates are given', () => {
   const rendered = (chatTemplate: string, variables = {}, messages: ChatMessage[] = [user('hi')]) =>
     new ChatTemplate({ chatTemplate }).render(messages, variables);

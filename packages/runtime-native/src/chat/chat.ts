@@ -2,6 +2,7 @@
 import { CflowError } from '@cflow/format';
 import { DEFAULT_MAX_TOKENS } from '../defaults.js';
 import type { Model } from '../model.js';
+import { PrefixCache } from '../serving/prefix-cache.js';
 import type { GeneratedToken, GenerateOptions, SessionStats } from '../session.js';
 import { type AnswerFormat, answerFormat } from './answer/formats.js';
 import { assistantMessage, withParsedArguments } from './answer/message.js';
@@ -39,7 +40,7 @@ const PROMPT_END = 64;
 /** A part of the context that is kept free for an answer, where nothing is said about its length. */
 const ANSWER_SHARE = 1 / 4;
 
-/** One conversation. Every turn passes the whole of it through the model again. */
+/** One conversation. A turn passes what is new of it through the model; `close` frees what is kept between turns. */
 export class Chat {
   readonly #model: Model;
   readonly #template: ChatTemplate;
@@ -47,6 +48,8 @@ export class Chat {
   readonly #control: ControlTokens;
   readonly #format: AnswerFormat;
   #messages: ChatMessage[];
+  /** The session of the last turn. */
+  readonly #prefixes = new PrefixCache(Number.POSITIVE_INFINITY);
   #stats: SessionStats | undefined;
 
   /** @throws CflowError UNSUPPORTED or USAGE if the file has no template, or no tokenizer that can be used */
@@ -128,7 +131,9 @@ export class Chat {
     options: Omit<GenerateOptions, 'ids'> = {},
   ): AsyncGenerator<ChatToken, void, void> {
     const { ids, end } = await this.#fitting(text, options.maxTokens);
-    const session = this.#model.createSession();
+    const prefix = await this.#prefixes.take(ids);
+    const session = prefix?.session ?? this.#model.createSession();
+    const rest = ids.slice(prefix?.reused ?? 0);
     const room = this.#model.config.contextLength - ids.length + 1;
     const maxTokens = options.maxTokens && Math.min(options.maxTokens, room);
     const parser = this.#format.parser({
@@ -138,7 +143,7 @@ export class Chat {
     const answer: AnswerPart[] = [];
     const keep = () => this.#messages.push(...said(text), assistantMessage(answer));
     try {
-      for await (const token of session.generate({ ...options, maxTokens, ids })) {
+      for await (const token of session.generate({ ...options, maxTokens, ids: rest })) {
         const parts = parser.push(token.text + this.#marker(token));
         if (token.finish) parts.push(...parser.flush());
         answer.push(...parts);
@@ -150,7 +155,8 @@ export class Chat {
       if (answer.length > 0 && isInterruption(error)) keep();
       throw error;
     } finally {
-      await session.close();
+      await this.close();
+      await this.#prefixes.keep(session).catch(() => session.close());
     }
     keep();
   }
@@ -159,6 +165,11 @@ export class Chat {
   #marker({ id, finish }: GeneratedToken): string {
     const special = finish === 'eos' ? undefined : this.#model.requireTokenizer().specialToken(id);
     return special !== undefined && this.#format.markers.has(special) ? special : '';
+  }
+
+  /** Frees what is kept for the next turn, which passes the whole conversation then. */
+  close(): Promise<void> {
+    return this.#prefixes.close();
   }
 
   async #encode(messages: readonly ChatMessage[]): Promise<Prompt> {
