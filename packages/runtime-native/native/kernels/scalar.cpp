@@ -31,11 +31,11 @@ float read_f32(const uint8_t* p) {
   return x;
 }
 
-/// One weight of a matrix: integer * scale for q4_0 and q8_0, the number itself (times 1) for the others.
-struct Weight {
-  double value;
-  double scale;
-};
+/// Bytes of the scales of a row of a tile, and of its numbers.
+size_t scale_row_bytes(Dtype dtype, int cols) {
+  const bool grouped = dtype == Dtype::q4_0 || dtype == Dtype::q8_0;
+  return grouped ? 2 * static_cast<size_t>((cols + kGroup - 1) / kGroup) : 0;
+}
 
 size_t data_row_bytes(Dtype dtype, int cols) {
   const size_t groups = static_cast<size_t>((cols + kGroup - 1) / kGroup);
@@ -44,26 +44,36 @@ size_t data_row_bytes(Dtype dtype, int cols) {
   return bytes[static_cast<int>(dtype)];
 }
 
-/// Reads W[row, col] of a stripe.
-Weight weight_at(Dtype dtype, const uint8_t* stripe, int rows, int cols, int row, int col) {
-  const bool grouped = dtype == Dtype::q4_0 || dtype == Dtype::q8_0;
-  const size_t r = static_cast<size_t>(row);
-  const auto scale_bytes = [&](int n) { return grouped ? 2u * static_cast<size_t>((n + kGroup - 1) / kGroup) : 0u; };
-  const size_t full_bytes = kTileHeaderBytes + static_cast<size_t>(rows) * (scale_bytes(kTileCols) +
-                                                                            data_row_bytes(dtype, kTileCols));
-  const int tile_index = col / kTileCols;
-  const int tile_cols = cols - tile_index * kTileCols < kTileCols ? cols - tile_index * kTileCols : kTileCols;
-  const int c = col % kTileCols;
-  const uint8_t* scales = stripe + full_bytes * static_cast<size_t>(tile_index) + kTileHeaderBytes;
-  const uint8_t* data = scales + static_cast<size_t>(rows) * scale_bytes(tile_cols) +
-                        r * data_row_bytes(dtype, tile_cols);
-  if (dtype == Dtype::f16) return {static_cast<double>(read_f16(data + 2 * c)), 1};
-  if (dtype == Dtype::f32) return {static_cast<double>(read_f32(data + 4 * c)), 1};
-  const double scale = static_cast<double>(read_f16(scales + r * scale_bytes(tile_cols) + 2 * (c / kGroup)));
-  if (dtype == Dtype::q8_0) return {static_cast<double>(static_cast<int8_t>(data[c])), scale};
+/// Number c of a row of a tile.
+double number_at(Dtype dtype, const uint8_t* data, int c) {
+  if (dtype == Dtype::f16) return static_cast<double>(read_f16(data + 2 * c));
+  if (dtype == Dtype::f32) return static_cast<double>(read_f32(data + 4 * c));
+  if (dtype == Dtype::q8_0) return static_cast<double>(static_cast<int8_t>(data[c]));
   const uint8_t byte = data[c / kGroup * 16 + c % 16];
   const int nibble = c % kGroup < 16 ? byte & 15 : byte >> 4;
-  return {static_cast<double>(nibble - 8), scale};
+  return static_cast<double>(nibble - 8);
+}
+
+/// Calls visit(column, weight) for a row of a stripe, in order. A weight is integer * scale for q4_0 and q8_0, the number
+/// itself for the others.
+template <Dtype D, class Visit>
+void each_weight(const uint8_t* stripe, int rows, int cols, int row, Visit visit) {
+  const uint8_t* tile = stripe;
+  for (int at = 0; at < cols; at += kTileCols) {
+    const int n = cols - at < kTileCols ? cols - at : kTileCols;
+    const size_t scale_bytes = scale_row_bytes(D, n);
+    const size_t data_bytes = data_row_bytes(D, n);
+    const uint8_t* all_scales = tile + kTileHeaderBytes;
+    const uint8_t* all_data = all_scales + static_cast<size_t>(rows) * scale_bytes;
+    const uint8_t* scales = all_scales + static_cast<size_t>(row) * scale_bytes;
+    const uint8_t* data = all_data + static_cast<size_t>(row) * data_bytes;
+    double scale = 1;
+    for (int c = 0; c < n; ++c) {
+      if (scale_bytes && c % kGroup == 0) scale = static_cast<double>(read_f16(scales + 2 * (c / kGroup)));
+      visit(at + c, scale * number_at(D, data, c));
+    }
+    tile = all_data + static_cast<size_t>(rows) * data_bytes;
+  }
 }
 
 template <Dtype D>
@@ -71,10 +81,7 @@ void matvec_f32(const uint8_t* stripe, int rows, int cols, const void* x, float*
   const float* values = static_cast<const float*>(x);
   for (int r = 0; r < rows; ++r) {
     double sum = 0;
-    for (int c = 0; c < cols; ++c) {
-      const Weight w = weight_at(D, stripe, rows, cols, r, c);
-      sum += w.scale * w.value * static_cast<double>(values[c]);
-    }
+    each_weight<D>(stripe, rows, cols, r, [&](int c, double weight) { sum += weight * static_cast<double>(values[c]); });
     out[r] = static_cast<float>(sum);
   }
 }
@@ -88,11 +95,10 @@ void matvec_q8(const uint8_t* stripe, int rows, int cols, const void* x, float* 
   const auto* groups = static_cast<const Q8Group*>(x);
   for (int r = 0; r < rows; ++r) {
     double sum = 0;
-    for (int c = 0; c < cols; ++c) {
-      const Weight w = weight_at(D, stripe, rows, cols, r, c);
+    each_weight<D>(stripe, rows, cols, r, [&](int c, double weight) {
       const Q8Group& group = groups[c / kGroup];
-      sum += w.scale * w.value * static_cast<double>(group.scale) * Steps(group, c % kGroup);
-    }
+      sum += weight * static_cast<double>(group.scale) * Steps(group, c % kGroup);
+    });
     out[r] = static_cast<float>(sum);
   }
 }
@@ -134,10 +140,7 @@ void quantize_row(Dtype, const float* x, int cols, uint8_t* row) {
 
 template <Dtype D>
 void dequantize_row(const uint8_t* stripe, int rows, int cols, int row, float* out) {
-  for (int c = 0; c < cols; ++c) {
-    const Weight w = weight_at(D, stripe, rows, cols, row, c);
-    out[c] = static_cast<float>(w.scale * w.value);
-  }
+  each_weight<D>(stripe, rows, cols, row, [&](int c, double weight) { out[c] = static_cast<float>(weight); });
 }
 
 float dot(const float* a, const float* b, size_t n) {
