@@ -65,9 +65,10 @@ int end_of(Body&& body) {
   return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 }
 
-volatile std::sig_atomic_t seen = 0;
-void count(int) { seen = seen + 1; }
-void count_with_info(int, siginfo_t*, void*) { seen = seen + 1; }
+/// Handlers of any thread count; lock-free, so that they may.
+std::atomic<int> seen{0};
+void count(int) { seen++; }
+void count_with_info(int, siginfo_t*, void*) { seen++; }
 
 void test_sent_signals() {
   check(end_of(survives) == 0, "a shrinking file");
