@@ -8,7 +8,6 @@ import {
   type ExecutionPlan,
   MATRIX_IDS,
   type ModelConfig,
-  NO_EXPERT,
   openModel,
   type Phase,
   PRESETS,
@@ -295,18 +294,13 @@ describe('lowering', () => {
     const file = await openModel(countingSource(bytes));
     const { steps } = lowerPlan(planOf(config), file, { arithmetic: 'q8', delayAware: true }).program;
     const view = new DataView(bytes.buffer, bytes.byteOffset);
-    // Tile header (docs/format.md): layer u16, matrix u8, expert u8, row_offset u32.
+    // Tile header of version 5 (docs/format.md): layer u16, matrix u8, expert u8 (0xff = none), row_offset u32.
     const header = (at: number) => [
       view.getUint8(at + 2),
       view.getUint8(at + 3),
       view.getUint32(at + 4, true),
     ];
-    const check = (
-      matrix: TiledMatrix,
-      name: keyof typeof MATRIX_IDS,
-      base = 0,
-      expert: number = NO_EXPERT,
-    ) => {
+    const check = (matrix: TiledMatrix, name: keyof typeof MATRIX_IDS, base = 0, expert = 0xff) => {
       expect(matrix.stripes).toHaveLength(Math.ceil(matrix.rows / 128));
       for (const [i, stripe] of matrix.stripes.entries()) {
         expect(header(base + stripe)).toEqual([MATRIX_IDS[name], expert, 128 * i]);
