@@ -37,7 +37,10 @@ export interface HeadWriter {
   readonly layout: Layout;
   /** The bytes of a region behind the head that are known before the weights; the rest of it is zero. */
   fixed(region: string): Uint8Array;
-  /** @param checksums CRC-32 of each stream and expert table by name */
+  /**
+   * The bytes of the head, once the weights are written.
+   * @param checksums CRC-32 of each stream and expert table by name
+   */
   encode(metadata: MetadataDraft, checksums: ReadonlyMap<string, number>, crc32: Crc32): Uint8Array;
 }
 

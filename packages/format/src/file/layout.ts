@@ -95,6 +95,7 @@ export class RegionList {
   readonly list: Region[] = [];
   end = 0;
 
+  /** Appends a region. */
   add(name: string, kind: RegionKind, length: number, extra: Pick<Region, 'stream' | 'layer'> = {}): void {
     this.list.push({ name, kind, offset: this.end, length, ...extra });
     this.end += length;
@@ -109,6 +110,7 @@ export class RegionList {
     );
   }
 
+  /** Appends padding up to a multiple of `alignment`. */
   align(alignment: number): void {
     const length = alignUp(this.end, alignment) - this.end;
     if (length) this.add(REGION.padding(this.end), 'padding', length);
