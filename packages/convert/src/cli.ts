@@ -21,6 +21,7 @@ async function run(argv: readonly string[]): Promise<number> {
   if (!Number.isInteger(args.threads) || args.threads < 1 || args.threads > MOST_THREADS) {
     throw new CflowError('USAGE', `--threads is ${args.threads}, expected 1 to ${MOST_THREADS}`);
   }
-  const { runConversion, runDry } = await import('./cli/run.js');
+  const { runConversion, runDry, runSet } = await import('./cli/run.js');
+  if (args.set !== undefined) return runSet(args, args.set);
   return args.dryRun ? runDry(args) : runConversion(args, budget);
 }

@@ -12,6 +12,7 @@ export * from './gguf/index.js';
 export type { Retry } from './hub/client.js';
 export * from './options.js';
 export * from './pipeline/delayed-moe.js';
+export { setInFile } from './set.js';
 export * from './sources/checkpoint.js';
 export { tensorNameMap } from './sources/ledger.js';
 export * from './sources/safetensors.js';

@@ -15,6 +15,7 @@ export * from './file/reader.js';
 export * from './file/relayout.js';
 export * from './file/schema.js';
 export * from './file/schema6.js';
+export * from './file/settings6.js';
 export * from './file/source.js';
 export * from './file/tensors.js';
 export * from './file/verify.js';

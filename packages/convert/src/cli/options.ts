@@ -53,6 +53,11 @@ export function parser(version: string, defaultThreads: number) {
       describe:
         'version of the format [default: 5 where it can hold the model, else 6; of a .cflow or .vflow: its own]',
     })
+    .option('set', {
+      type: 'string',
+      describe:
+        'change a file of version 6 in place: chat_template=TEXT, generation.NAME=NUMBER or extensions.NAME=JSON; @FILE takes the value from a file, nothing removes it',
+    })
     .option('scale-search', {
       type: 'boolean',
       describe: 'q4_0: search the best scale of each group [default: true]; --no-scale-search uses max|w|/7',

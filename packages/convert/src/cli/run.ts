@@ -11,6 +11,7 @@ import { convert } from '../convert.js';
 import { type DryRunReport, dryRun } from '../dry-run.js';
 import type { ConvertRequest, ConvertResult } from '../options.js';
 import { retryNotice } from '../retry-notice.js';
+import { setInFile } from '../set.js';
 import type { Arguments } from './options.js';
 
 /** Prints what a conversion would write. */
@@ -21,6 +22,17 @@ export async function runDry(args: Arguments): Promise<number> {
   const request = { ...requestOf(args), ...named, onRetry: retries.show };
   const report = await dryRun(request).finally(retries.stop);
   return print(args.json ? JSON.stringify(report) : describeDryRun(report));
+}
+
+/** Changes a setting of a file in place. */
+export async function runSet({ source, output, json }: Arguments, assignment: string): Promise<number> {
+  if (!source || output) {
+    throw new CflowError('USAGE', '--set changes one file in place and writes no other', {
+      remedy: 'cflow-convert FILE --set KEY=VALUE',
+    });
+  }
+  await setInFile(source, assignment);
+  return print(json ? JSON.stringify({ file: source, set: assignment }) : `${source}: set ${assignment}`);
 }
 
 /** Converts, and prints what was written. */

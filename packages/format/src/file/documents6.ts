@@ -39,8 +39,18 @@ export function encodeDocuments(metadata: Omit<Metadata, 'checksums'>): Document
   return {
     metadata: encode(headDocumentSchema, { config, source, converter }),
     ...(metadata.tokenizer ? { tokenizer: encode(tokenizerDocumentSchema, words) } : {}),
-    settings: encode(settingsDocumentSchema, settings),
+    settings: encodeSettings(settings),
   };
+}
+
+/** The document of what may be replaced in place, as bytes. */
+export function encodeSettings(settings: z.infer<typeof settingsDocumentSchema>): Uint8Array {
+  return encode(settingsDocumentSchema, settings);
+}
+
+/** The inverse. */
+export function decodeSettings(bytes: Uint8Array, file: string): z.infer<typeof settingsDocumentSchema> {
+  return decodeDocument(settingsDocumentSchema, bytes, { file, field: 'settings' });
 }
 
 /** The document in front of the streams. */
@@ -56,8 +66,7 @@ export function decodeTail(
   const at = (field: string) => ({ file, field });
   const words =
     documents.tokenizer && decodeDocument(tokenizerDocumentSchema, documents.tokenizer, at('tokenizer'));
-  const settings =
-    documents.settings && decodeDocument(settingsDocumentSchema, documents.settings, at('settings'));
+  const settings = documents.settings && decodeSettings(documents.settings, file);
   const { chatTemplate, ...rest } = settings ?? {};
   if (!words) return rest;
   return { ...rest, tokenizer: { ...words, ...(chatTemplate === undefined ? {} : { chatTemplate }) } };

@@ -54,8 +54,14 @@ export function encodeHead6(
     ...{ section_entry_bytes: SECTION_ENTRY.bytes, reserved: 0 },
   };
   writeStruct(PROLOGUE, head, 0, { ...prologue, head_checksum: 0 });
-  const end = PROLOGUE.bytes + sections.length * SECTION_ENTRY.bytes;
-  const checksum = crc32(head.subarray(0, end));
-  writeStruct(PROLOGUE, head, 0, { ...prologue, head_checksum: checksum });
+  sealHead(head.subarray(0, PROLOGUE.bytes + sections.length * SECTION_ENTRY.bytes), crc32);
   return head;
+}
+
+/** Fills in the checksum of prologue and section table, which are all of `table`. */
+export function sealHead(table: Uint8Array, crc32: Crc32): void {
+  const { offset } = PROLOGUE.fields.find(({ name }) => name === 'head_checksum')!;
+  const view = new DataView(table.buffer, table.byteOffset, table.byteLength);
+  view.setUint32(offset, 0, true);
+  view.setUint32(offset, crc32(table), true);
 }

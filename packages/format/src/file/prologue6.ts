@@ -15,6 +15,8 @@ export interface Section {
   /** Undefined for kinds that this version does not know. */
   readonly known: SectionKind | undefined;
   readonly entryBytes: number;
+  /** Where its entry begins in the file. */
+  readonly entryAt: number;
   readonly offset: number;
   readonly length: number;
   readonly capacity: number;
@@ -125,6 +127,7 @@ function section(table: Uint8Array, at: number, file: string): Section {
     kind: entry.kind!,
     known: KIND_NAMES.get(entry.kind!),
     entryBytes: entry.entry_bytes!,
+    entryAt: at,
     offset: entry.offset!,
     length: entry.length!,
     capacity: entry.capacity!,
