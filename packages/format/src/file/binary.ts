@@ -1,5 +1,5 @@
 import { CflowError } from '../errors.js';
-import { FIELD_BYTES, type Field, type Struct } from './schema.js';
+import { FIELD_BYTES, type Field, type FieldType, type Struct } from './schema.js';
 
 /**
  * Decodes `struct` at `offset` of `bytes`, which lie at `base` in the file; the caller has made sure that they are there.
@@ -13,25 +13,19 @@ export function readStruct(
   base = 0,
 ): Record<string, number> {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  const out: Record<string, number> = Object.create(null);
+  // No object without a prototype: those are hash tables, and there are thousands of rows.
+  const out: Record<string, number> = {};
   for (const field of struct.fields) {
-    if (field.type !== 'magic')
-      out[field.name] = readField(view, field, offset, {
-        file,
-        field: `${struct.name}.${field.name}`,
-        offset: base,
-      });
+    if (field.type === 'magic') continue;
+    const value = readField(view, field.type, offset + field.offset);
+    if (value > Number.MAX_SAFE_INTEGER)
+      tooLarge(view, struct, field, { file, at: offset + field.offset, base });
+    out[field.name] = value;
   }
   return out;
 }
 
-function readField(
-  view: DataView,
-  { type, offset }: Field,
-  start: number,
-  where: { file: string | undefined; field: string; offset: number },
-): number {
-  const at = start + offset;
+function readField(view: DataView, type: FieldType, at: number): number {
   switch (type) {
     case 'u8':
       return view.getUint8(at);
@@ -41,15 +35,26 @@ function readField(
       return view.getUint32(at, true);
     case 'f32':
       return view.getFloat32(at, true);
-    default: {
-      const value = view.getBigUint64(at, true);
-      if (value <= BigInt(Number.MAX_SAFE_INTEGER)) return Number(value);
-      throw new CflowError('LIMIT_EXCEEDED', `${value} is over the limit of ${Number.MAX_SAFE_INTEGER}`, {
-        ...where,
-        offset: where.offset + at,
-      });
-    }
+    default:
+      // Exact up to 2^53, and above it whatever is above it; tables have thousands of them, so no BigInt.
+      return view.getUint32(at, true) + 2 ** 32 * view.getUint32(at + 4, true);
   }
+}
+
+function tooLarge(
+  view: DataView,
+  struct: Struct,
+  field: Field,
+  { file, at, base }: { readonly file: string | undefined; readonly at: number; readonly base: number },
+): void {
+  // An f32 is no offset: infinity is for whoever reads it.
+  if (field.type !== 'u64') return;
+  const value = view.getBigUint64(at, true);
+  throw new CflowError('LIMIT_EXCEEDED', `${value} is over the limit of ${Number.MAX_SAFE_INTEGER}`, {
+    file,
+    field: `${struct.name}.${field.name}`,
+    offset: base + at,
+  });
 }
 
 /** The eight magic bytes as a Latin-1 string. */

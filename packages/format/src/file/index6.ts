@@ -1,12 +1,18 @@
 /** The index of version 6: names, streams and tensors as rows of its tables. What a writer writes, a reader expects. */
 
-import { modelStreams, STREAM_KINDS, type Stream, streamTensors, type TensorSpec } from '../model/streams.js';
-import { DTYPES, type Dtype } from '../tiles/dtype.js';
+import {
+  elements,
+  modelStreams,
+  partTensors,
+  STREAM_KINDS,
+  type Stream,
+  type TensorSpec,
+} from '../model/streams.js';
+import { DTYPES, type Dtype, matrixBytes, stripeBytes, TILE_ROWS } from '../tiles/dtype.js';
 import { writeStruct } from './binary.js';
 import type { Layout, Region } from './layout-types.js';
 import { MATRIX_IDS, type Struct } from './schema.js';
 import { PLAIN_TENSOR, STREAM_ENTRY, TENSOR_ENTRY } from './schema6.js';
-import { streamPieces } from './tensors.js';
 
 /** A row of a table: fields by name, and the name that the row points to. */
 export interface IndexRow {
@@ -14,44 +20,62 @@ export interface IndexRow {
   readonly values: Readonly<Record<string, number>>;
 }
 
-/** Where each tensor of a stream begins in it, and how many bytes are its own. */
-function placesIn(stream: Stream, dtype: Dtype): Map<string, { offset: number; length: number }> {
-  const places = new Map<string, { offset: number; length: number }>();
-  for (const { tensor, offset, length } of streamPieces(stream, dtype)) {
-    const place = places.get(tensor.name);
-    if (place) place.length += length;
-    else places.set(tensor.name, { offset, length });
-  }
-  return places;
-}
-
 /** A row of the stream table, but for what depends on where the stream and its name lie. */
-export function streamRow(stream: Stream, firstTensor: number): IndexRow {
-  const { name, kind, layer, expert } = stream;
-  return {
-    name,
-    values: {
-      ...{ kind: STREAM_KINDS.indexOf(kind), layer, expert, reserved: 0, reserved_2: 0 },
-      ...{ first_tensor: firstTensor, tensor_count: streamTensors(stream).length },
-    },
+export function streamRow(
+  { name, kind, layer, expert }: Stream,
+  firstTensor: number,
+  count: number,
+): IndexRow {
+  const values = {
+    kind: STREAM_KINDS.indexOf(kind),
+    reserved: 0,
+    layer,
+    expert,
+    first_tensor: firstTensor,
+    tensor_count: count,
+    reserved_2: 0,
   };
+  return { name, values };
 }
 
 /** The rows of a stream's tensors, but for where their names lie. */
 export function tensorRows(stream: Stream, index: number, dtype: Dtype): IndexRow[] {
-  const places = placesIn(stream, dtype);
-  return streamTensors(stream).map((tensor) => ({
-    name: tensor.name,
-    values: { ...tensorValues(tensor, dtype), stream: index, ...places.get(tensor.name)! },
-  }));
+  const rows: IndexRow[] = [];
+  let offset = 0;
+  for (const part of stream.parts) {
+    let first = offset;
+    for (const tensor of partTensors(part)) {
+      const { name, shape, dtype: own = dtype } = tensor;
+      const [rowCount, cols = 1] = shape as [number, number?];
+      const tiled = part.kind === 'tiles';
+      const length = tiled ? matrixBytes(own, rowCount, cols) : 4 * elements(shape);
+      rows.push({ name, values: tensorValues(tensor, tiled ? own : 'f32', index, first, length) });
+      // The first tiles of interleaved matrices follow one another; the rest need no walk.
+      if (tiled) first += stripeBytes(own, Math.min(TILE_ROWS, rowCount), cols);
+      offset += length;
+    }
+  }
+  return rows;
 }
 
-function tensorValues({ shape, matrix, dtype: own }: TensorSpec, dtype: Dtype): Record<string, number> {
+function tensorValues(
+  { shape, matrix }: TensorSpec,
+  dtype: Dtype,
+  stream: number,
+  offset: number,
+  length: number,
+): IndexRow['values'] {
   return {
-    dtype: DTYPES[matrix ? (own ?? dtype) : 'f32'].id,
+    dtype: DTYPES[dtype].id,
     matrix_id: matrix ? MATRIX_IDS[matrix] : PLAIN_TENSOR,
+    stream,
     rank: shape.length,
-    ...{ dim_0: shape[0]!, dim_1: shape[1] ?? 1, dim_2: 1, dim_3: 1 },
+    dim_0: shape[0]!,
+    dim_1: shape[1] ?? 1,
+    dim_2: 1,
+    dim_3: 1,
+    offset,
+    length,
   };
 }
 
@@ -62,8 +86,9 @@ export function encodeIndex(layout: Layout, checksums: ReadonlyMap<string, numbe
   const tensors: IndexRow[] = [];
   for (const { name } of modelStreams(layout.config)) {
     const { stream, offset, length } = placed.get(name) as Region & { readonly stream: Stream };
-    const { values } = streamRow(stream, tensors.length);
-    tensors.push(...tensorRows(stream, streams.length, layout.dtype));
+    const own = tensorRows(stream, streams.length, layout.dtype);
+    const { values } = streamRow(stream, tensors.length, own.length);
+    tensors.push(...own);
     streams.push({ name, values: { ...values, offset, length, checksum: checksums.get(name)! } });
   }
   const names = new TextEncoder().encode([...streams, ...tensors].map(({ name }) => name).join(''));

@@ -130,12 +130,17 @@ function readRows(struct: Struct, bytes: Uint8Array, stride: number, names: stri
 }
 
 /** @throws CflowError FORMAT_INVALID if a row is not `expected`, which has the fields that the configuration gives */
-function requireRow(actual: Row, expected: IndexRow, at: { file: string; field: string }): void {
+function requireRow(actual: Row, expected: IndexRow, table: string, index: number, file: string): void {
+  const at = () => ({ file, field: `${table}[${index}]` });
   if (actual.name !== expected.name)
-    invalid(`is ${JSON.stringify(actual.name)}, the configuration has ${JSON.stringify(expected.name)}`, at);
-  for (const [field, value] of Object.entries(expected.values)) {
+    invalid(
+      `is ${JSON.stringify(actual.name)}, the configuration has ${JSON.stringify(expected.name)}`,
+      at(),
+    );
+  for (const field in expected.values) {
+    const value = expected.values[field];
     if (actual.values[field] !== value)
-      invalid(`${expected.name}: ${field} is ${actual.values[field]}, expected ${value}`, at);
+      invalid(`${expected.name}: ${field} is ${actual.values[field]}, expected ${value}`, at());
   }
 }
 
@@ -163,11 +168,9 @@ function readIndex(config: ModelConfig, contents: HeadContents, file: string): F
   for (const [index, one] of plain.entries()) {
     const stream = withDtypes(one, dtype, (tensor) => dtypes.get(tensor)!);
     const actual = streamRows[index]!;
-    requireRow(actual, streamRow(stream, next), { file, field: `${SECTIONS.streams.region}[${index}]` });
-    for (const row of tensorRows(stream, index, dtype)) {
-      requireRow(rows[next]!, row, { file, field: `${SECTIONS.tensors.region}[${next}]` });
-      next++;
-    }
+    const own = tensorRows(stream, index, dtype);
+    requireRow(actual, streamRow(stream, next, own.length), SECTIONS.streams.region, index, file);
+    for (const row of own) requireRow(rows[next]!, row, SECTIONS.tensors.region, next++, file);
     streams.push(placed(stream, dtype, actual.values, file));
     checksums[stream.name] = crcHex(actual.values.checksum!);
   }

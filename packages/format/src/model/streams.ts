@@ -290,6 +290,7 @@ export function streamTensors({ parts }: Stream): TensorSpec[] {
 
 /** The stream with the dtypes that `dtypeOf` gives its matrices; those of `dtype`, the file's own, carry none. */
 export function withDtypes(stream: Stream, dtype: Dtype, dtypeOf: (tensor: TensorSpec) => Dtype): Stream {
+  if (streamTensors(stream).every((tensor) => !tensor.matrix || dtypeOf(tensor) === dtype)) return stream;
   const parts = stream.parts.map((part): StreamPart => {
     if (part.kind === 'plain') return part;
     return {

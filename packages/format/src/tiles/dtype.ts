@@ -37,9 +37,9 @@ export function tileBytes(dtype: Dtype, rows: number, cols: number): number {
 
 /** Bytes of a whole matrix [rows, cols] in tiles. */
 export function matrixBytes(dtype: Dtype, rows: number, cols: number): number {
-  let total = 0;
-  for (let r = 0; r < rows; r += TILE_ROWS) total += stripeBytes(dtype, Math.min(TILE_ROWS, rows - r), cols);
-  return total;
+  const rest = rows % TILE_ROWS;
+  const whole = (rows - rest) / TILE_ROWS;
+  return whole * stripeBytes(dtype, TILE_ROWS, cols) + (rest ? stripeBytes(dtype, rest, cols) : 0);
 }
 
 /** Bytes of one output stripe: `rows` ≤ 128 rows, all column tiles. */
