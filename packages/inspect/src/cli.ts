@@ -7,6 +7,7 @@ import { runCommand, writeMessage, writeOutput } from '#cli-kit/output.js';
 import { plural } from '#cli-kit/text.js';
 import { refuseHubName, usageError } from '#cli-kit/usage.js';
 import type { InspectRequest } from './inspect.js';
+import { openRemoteSource, remoteUrl } from './remote.js';
 import type { Section } from './render.js';
 import type { InspectReport } from './schema.js';
 
@@ -51,7 +52,11 @@ const SECTION_FLAGS: Record<Exclude<Section, 'summary'>, string> = {
 const parser = () =>
   commandLine(NAME, packageVersion(import.meta.url), `${NAME} model.cflow --verify`)
     .command('$0 <file>', 'Explains a .cflow or .vflow file; without options, a summary.', (command) =>
-      command.positional('file', { type: 'string', demandOption: true, describe: 'a .cflow or .vflow file' }),
+      command.positional('file', {
+        type: 'string',
+        demandOption: true,
+        describe: 'a .cflow or .vflow file: a path, https://…, or hf:org/name/file',
+      }),
     )
     .options(OPTIONS);
 
@@ -76,16 +81,22 @@ async function run(argv: readonly string[], io: Io): Promise<void> {
   const args = await parseArguments(parser(), argv, io.out);
   if (!args) return;
   const request = toRequest(args);
-  refuseHubName(request.path);
+  if (remoteUrl(request.path) === undefined) refuseHubName(request.path);
   await show(request, io);
 }
 
 async function show(request: Request, io: Io): Promise<void> {
   const [{ inspect }, { render }] = await Promise.all([import('./inspect.js'), import('./render.js')]);
-  const source = await openFileSource(request.path);
+  const url = remoteUrl(request.path);
+  const source =
+    url === undefined ? await openFileSource(request.path) : await openRemoteSource(url, request.path);
   try {
     const wanted = request.json ? [...request.sections, 'plan' as const] : request.sections;
-    const report = await inspect(source, { ...request, sections: wanted }, { crc32 });
+    const report = await inspect(
+      source,
+      { ...request, sections: wanted },
+      { crc32, documents: url === undefined },
+    );
     await io.out(
       request.json ? `${JSON.stringify(report, null, 2)}\n` : render(report, shown(report, request)),
     );

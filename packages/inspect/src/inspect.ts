@@ -1,5 +1,5 @@
 /** From a source of bytes to a report, wherever the bytes are; no file system here. */
-import { type ByteSource, type Crc32, openModel } from '@cflow/format';
+import { type ByteSource, type OpenOptions, openModel } from '@cflow/format';
 import type { Section } from './render.js';
 import { describe, planText } from './report.js';
 import type { InspectReport } from './schema.js';
@@ -19,7 +19,7 @@ export interface InspectRequest {
 export async function inspect(
   source: ByteSource,
   request: InspectRequest,
-  options: { readonly crc32?: Crc32 } = {},
+  options: OpenOptions = {},
 ): Promise<InspectReport> {
   const file = await openModel(source, options);
   const wants = (section: Section) => request.sections.includes(section);

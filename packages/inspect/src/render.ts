@@ -77,6 +77,12 @@ function model({ file, model: m }: InspectReport): string {
   ].join('\n');
 }
 
+function tokenizerText(tokenizer: InspectReport['origin']['tokenizer']): string {
+  if (!tokenizer) return 'none';
+  if (tokenizer.vocabSize === undefined) return 'not read';
+  return `${plural(tokenizer.vocabSize, 'token')}${tokenizer.chatTemplate ? ', with chat template' : ''}`;
+}
+
 function origin({ origin: { source, converter, tokenizer } }: InspectReport): string {
   const files = source.files.slice(0, MAX_FILES);
   const rest = source.files.length - files.length;
@@ -88,12 +94,7 @@ function origin({ origin: { source, converter, tokenizer } }: InspectReport): st
     ),
     ...(rest ? [field('', `… ${plural(rest, 'more file')}; see --json`)] : []),
     field('converter', `${converter.version}${options.length ? `, ${options.join(', ')}` : ''}`),
-    field(
-      'tokenizer',
-      tokenizer
-        ? `${plural(tokenizer.vocabSize, 'token')}${tokenizer.chatTemplate ? ', with chat template' : ''}`
-        : 'none',
-    ),
+    field('tokenizer', tokenizerText(tokenizer)),
   ].join('\n');
 }
 

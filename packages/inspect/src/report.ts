@@ -52,7 +52,7 @@ const HEAD_KINDS: readonly Region['kind'][] = ['layerTable', 'index'];
 /** Everything that the head says about a file. `name` is what to call it. */
 export function describe(file: ModelFile, name: string): InspectReport {
   const { config, layout, metadata } = file;
-  const { tokenizer, source, converter } = metadata;
+  const { source, converter } = metadata;
   const firstStream = layout.regions.findIndex(({ kind }) => kind === 'stream');
   const head = layout.regions
     .slice(0, firstStream)
@@ -79,11 +79,7 @@ export function describe(file: ModelFile, name: string): InspectReport {
     origin: {
       source,
       converter,
-      ...(tokenizer
-        ? {
-            tokenizer: { vocabSize: tokenizer.vocabSize, chatTemplate: tokenizer.chatTemplate !== undefined },
-          }
-        : {}),
+      ...tokenizerOf(file),
     },
     sizes: sizes(file),
     layout: layoutRuns(layout.regions),
@@ -92,6 +88,19 @@ export function describe(file: ModelFile, name: string): InspectReport {
     layers: layerRows(file),
     experts: expertRows(file),
   };
+}
+
+function tokenizerOf({
+  metadata: { tokenizer },
+  layout,
+}: ModelFile): Pick<InspectReport['origin'], 'tokenizer'> {
+  if (tokenizer) {
+    const { vocabSize, chatTemplate } = tokenizer;
+    return { tokenizer: { vocabSize, chatTemplate: chatTemplate !== undefined } };
+  }
+  return layout.regions.some(({ kind, name }) => kind === 'document' && name === 'tokenizer')
+    ? { tokenizer: {} }
+    : {};
 }
 
 /** The execution plan with overlapped transfers, as text. */

@@ -55,8 +55,10 @@ const originSchema = z.strictObject({
     version: z.string(),
     options: z.record(z.string(), z.union([z.string(), z.number(), z.boolean()])),
   }),
-  /** Absent: the file has no tokenizer. */
-  tokenizer: z.strictObject({ vocabSize: z.int(), chatTemplate: z.boolean() }).optional(),
+  /** Absent: the file has no tokenizer. Empty: it was not read, of a remote file of version 6. */
+  tokenizer: z
+    .strictObject({ vocabSize: z.int().optional(), chatTemplate: z.boolean().optional() })
+    .optional(),
 });
 
 const sizeSchema = z.strictObject({ kind: sizeKindSchema, regions: z.int(), bytes, share });
