@@ -294,7 +294,7 @@ describe('what is refused', () => {
     const reason = await open(path, { memory: 1e6 }).catch((error) => error);
     expect(reason).toMatchObject({ code: 'MEMORY', details: { field: 'memory', value: 1e6 } });
     const { limit, remedy } = reason.details;
-    expect(remedy).toContain(`${limit} bytes`);
+    expect(remedy).toContain(`${limit / 2 ** 20} MiB`);
     const model = await open(path, { memory: limit });
     await logitsOf(model, tokensOf('arch2_4'));
   });
