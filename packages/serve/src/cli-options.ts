@@ -55,6 +55,12 @@ const OPTIONS = {
     choices: ['f16', 'f32'] as const,
     describe: 'storage of keys and values [default: f16 with q8 arithmetic]',
   },
+  'prefix-cache': {
+    type: 'string',
+    requiresArg: true,
+    default: '256MiB',
+    describe: 'KV caches that each model keeps for prompts that begin alike; 0 = none',
+  },
   'max-sequences': {
     type: 'number',
     requiresArg: true,
@@ -137,6 +143,7 @@ export function serverOptions(args: Arguments, env: NodeJS.ProcessEnv): ServerOp
     corsOrigins: args.corsOrigin,
     memory: args.memory === undefined ? undefined : parseBytes(args.memory, '--memory'),
     open: { threads, context, arithmetic, cache },
+    prefixBytes: args.prefixCache === '0' ? 0 : parseBytes(args.prefixCache, '--prefix-cache'),
     maxSequences: args.maxSequences,
     maxQueue: args.maxQueue,
     maxTokens: args.maxTokens,

@@ -84,7 +84,7 @@ export const tallyOf = ({ prompts }: Task): Tally => ({
 
 /**
  * The answers of a task, in the order in which their tokens come. Leaving early ends all of them.
- * @throws ApiError 400 for a prompt that fills the context; as Backend.generate
+ * @throws ApiError 400 for a prompt that fills the context; as Scheduler.generate
  */
 export async function* generate(lease: Lease, task: Task, tally: Tally): AsyncGenerator<Piece, void, void> {
   const tokenizer = lease.model.tokenizer;
@@ -93,7 +93,7 @@ export async function* generate(lease: Lease, task: Task, tally: Tally): AsyncGe
   setMaxListeners(0, signal);
   const answers = task.prompts.flatMap((ids, at) =>
     Array.from({ length: task.n }, (_, i) => {
-      const tokens = lease.backend.generate({ ...optionsOf(lease, task, ids, i), signal });
+      const tokens = lease.scheduler.generate({ ...optionsOf(lease, task, ids, i), signal });
       return piecesOf(tokens, at * task.n + i, { tokenizer, tally, read: task.reader?.() ?? asText });
     }),
   );
@@ -104,7 +104,12 @@ export async function* generate(lease: Lease, task: Task, tally: Tally): AsyncGe
   }
 }
 
-function optionsOf(lease: Lease, task: Task, ids: readonly number[], choice: number): GenerateOptions {
+function optionsOf(
+  lease: Lease,
+  task: Task,
+  ids: readonly number[],
+  choice: number,
+): GenerateOptions & { readonly ids: readonly number[] } {
   const { options } = task;
   const { contextLength } = lease.info;
   const room = contextLength - ids.length + 1;

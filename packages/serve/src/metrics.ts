@@ -1,7 +1,7 @@
 /** Figures of a server, for Prometheus. */
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
-import type { BackendStats } from './backend.js';
 import type { Piece, Tally } from './generate.js';
+import type { ModelFigures } from './pool.js';
 
 /** What gauges read when they are asked. */
 export interface Gauges {
@@ -9,11 +9,6 @@ export interface Gauges {
   requests(): number;
   /** Figures of the models that are in memory. */
   models(): readonly ModelFigures[];
-}
-
-/** Figures of one model that is in memory. */
-export interface ModelFigures extends BackendStats {
-  readonly id: string;
 }
 
 const SECONDS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600];
@@ -94,6 +89,17 @@ export class Metrics {
     });
     const rows: [string, string, (figures: ModelFigures) => number][] = [
       ['cflow_sequences_running', 'Sequences that are being generated', ({ running }) => running],
+      ['cflow_batch_size', 'Sequences of the last step', ({ batchSize }) => batchSize],
+      [
+        'cflow_reused_tokens',
+        'Prompt tokens so far that did not have to be computed',
+        ({ reusedTokens }) => reusedTokens,
+      ],
+      [
+        'cflow_kept_cache_bytes',
+        'KV caches that are kept for prompts that begin alike',
+        ({ keptBytes }) => keptBytes,
+      ],
       ['cflow_queue_length', 'Sequences that wait for a place', ({ waiting }) => waiting],
       ['cflow_weight_bytes', 'Weights in memory', ({ engine }) => engine.weightBytes],
     ];

@@ -2,8 +2,14 @@
 import { crc32 } from 'node:zlib';
 import { CflowError, openModel } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
-import { Model, type OpenModelOptions } from '@cflow/runtime-native';
-import type { Backend } from './backend.js';
+import {
+  type EngineStats,
+  Model,
+  type OpenModelOptions,
+  Scheduler,
+  type SchedulerOptions,
+  type SchedulerStats,
+} from '@cflow/runtime-native';
 import { ApiError } from './errors.js';
 import { PromptEncoder } from './prompt.js';
 
@@ -28,7 +34,21 @@ export interface LoadedModel {
   readonly info: ModelInfo;
   readonly model: Model;
   readonly encoder: PromptEncoder;
-  readonly backend: Backend;
+  readonly scheduler: Scheduler;
+}
+
+/** What a model did so far. */
+export interface ModelFigures extends SchedulerStats {
+  readonly id: string;
+  readonly engine: EngineStats;
+}
+
+/** Figures of a model; those of its engine are asked of a session. */
+export function figuresOf({ info, model, scheduler }: LoadedModel): ModelFigures {
+  const session = model.createSession();
+  const engine = session.stats();
+  void session.close();
+  return { id: info.id, ...scheduler.stats(), engine };
 }
 
 /** A model that stays in memory until the lease is over. */
@@ -38,10 +58,10 @@ export interface Lease extends LoadedModel {
 
 /** How a pool opens models. */
 export interface PoolOptions {
-  /** Bytes of the files that may be in memory together. */
+  /** Bytes that the models may take together, by their files and the KV caches that they keep. */
   readonly room: number;
   readonly open?: OpenModelOptions | undefined;
-  readonly backend: (model: Model) => Backend;
+  readonly scheduler?: SchedulerOptions | undefined;
   /** Told of models that are loaded and unloaded. */
   readonly onChange?: ((event: 'loaded' | 'unloaded', id: string, ms: number) => void) | undefined;
 }
@@ -166,22 +186,32 @@ export class ModelPool {
   }
 
   async #open(entry: Entry): Promise<LoadedModel> {
-    const { open, backend, onChange } = this.#options;
-    await this.#makeRoom(entry.info.fileBytes);
+    const { open, scheduler, onChange } = this.#options;
+    await this.#makeRoom(this.#need(entry));
     const start = performance.now();
     const model = await Model.open(entry.info.path, open);
-    const loaded = { info: entry.info, model, encoder: new PromptEncoder(model), backend: backend(model) };
+    const loaded = {
+      info: entry.info,
+      model,
+      encoder: new PromptEncoder(model),
+      scheduler: new Scheduler(model, scheduler),
+    };
     entry.loaded = loaded;
     onChange?.('loaded', entry.info.id, performance.now() - start);
     return loaded;
   }
 
-  /** Unloads until a file fits beside the others, or is alone: what does not fit even then is offloaded to disk. */
-  async #makeRoom(fileBytes: number): Promise<void> {
+  /** Bytes of a model's weights, and of the KV caches that it keeps. */
+  #need({ info }: Entry): number {
+    return info.fileBytes + (this.#options.scheduler?.cacheMemory ?? 0);
+  }
+
+  /** Unloads until a model fits beside the others, or is alone: what does not fit even then is offloaded to disk. */
+  async #makeRoom(need: number): Promise<void> {
     for (;;) {
       const loaded = [...this.#entries.values()].filter((entry) => entry.loaded);
-      const taken = loaded.reduce((sum, { info }) => sum + info.fileBytes, 0);
-      if (loaded.length === 0 || taken + fileBytes <= this.#options.room) return;
+      const taken = loaded.reduce((sum, each) => sum + this.#need(each), 0);
+      if (loaded.length === 0 || taken + need <= this.#options.room) return;
       const [idle] = loaded.filter(({ leases }) => leases === 0).sort((a, b) => a.used - b.used);
       if (idle) await this.#unload(idle);
       else await new Promise<void>((resolve) => (this.#onRelease = resolve));
@@ -194,7 +224,7 @@ export class ModelPool {
     entry.loading = undefined;
     const start = performance.now();
     await loaded?.encoder.close();
-    await loaded?.backend.close();
+    await loaded?.scheduler.close({ abort: true });
     await loaded?.model.close();
     this.#options.onChange?.('unloaded', info.id, performance.now() - start);
   }

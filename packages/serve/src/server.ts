@@ -16,11 +16,10 @@ import {
 import { jsonSchemaTransform, serializerCompiler, validatorCompiler } from 'fastify-type-provider-zod';
 import { Admission } from './admission.js';
 import { checkHost, checkKeys } from './auth.js';
-import { SessionBackend } from './backend.js';
 import { ofHttp, toApiError } from './errors.js';
 import { LIMITS } from './limits.js';
 import { Metrics } from './metrics.js';
-import { ModelPool, type ModelSpec, readModels } from './pool.js';
+import { figuresOf, ModelPool, type ModelSpec, readModels } from './pool.js';
 import { chatRoute } from './routes/chat.js';
 import { completionsRoute } from './routes/completions.js';
 import { modelRoutes } from './routes/models.js';
@@ -41,6 +40,8 @@ export interface ServerOptions {
   readonly memory?: number | undefined;
   readonly maxSequences?: number | undefined;
   readonly maxQueue?: number | undefined;
+  /** Bytes of KV caches that each model keeps for prompts that begin alike; absent = none. */
+  readonly prefixBytes?: number | undefined;
   /** Most tokens of an answer; absent = as many as the context has room for. */
   readonly maxTokens?: number | undefined;
   readonly bodyBytes?: number | undefined;
@@ -121,8 +122,11 @@ async function serviceOf(options: ServerOptions, log: FastifyBaseLogger): Promis
     room: options.memory ?? DEFAULT_SHARE * availableMemory(),
     open: { ...options.open, memory: options.memory },
     // Requests are counted at the door; a request may be several sequences.
-    backend: (model) =>
-      new SessionBackend(model, { maxSequences, maxQueue: (maxSequences + maxQueue) * LIMITS.choices }),
+    scheduler: {
+      maxSequences,
+      maxQueue: (maxSequences + maxQueue) * LIMITS.choices,
+      cacheMemory: options.prefixBytes,
+    },
     onChange: (event, id, ms) => {
       metrics.modelChanged(event, id);
       log.info({ model: id, ms: Math.round(ms) }, event);
@@ -136,8 +140,7 @@ async function serviceOf(options: ServerOptions, log: FastifyBaseLogger): Promis
   });
   metrics.show({
     requests: () => admission.size,
-    models: () =>
-      pool.models.flatMap(({ info, loaded }) => (loaded ? [{ id: info.id, ...loaded.backend.stats() }] : [])),
+    models: () => pool.models.flatMap(({ loaded }) => (loaded ? [figuresOf(loaded)] : [])),
   });
   const { headMs, aliveMs, stallMs } = LIMITS;
   return {

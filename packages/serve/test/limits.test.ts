@@ -8,9 +8,9 @@ const LONG = { model: 'stories', prompt: ONCE, max_tokens: 380, ignore_eos: true
 const SHORT = { model: 'stories', prompt: ONCE, max_tokens: 4, temperature: 0 };
 
 const running = ({ service }: Running) =>
-  service.pool.models.reduce((sum, { loaded }) => sum + (loaded?.backend.stats().running ?? 0), 0);
+  service.pool.models.reduce((sum, { loaded }) => sum + (loaded?.scheduler.stats().running ?? 0), 0);
 const waiting = ({ service }: Running) =>
-  service.pool.models.reduce((sum, { loaded }) => sum + (loaded?.backend.stats().waiting ?? 0), 0);
+  service.pool.models.reduce((sum, { loaded }) => sum + (loaded?.scheduler.stats().waiting ?? 0), 0);
 
 /** A connection that sends a request and reads nothing of the answer until it is told to. */
 function unread(server: Running, body: unknown) {

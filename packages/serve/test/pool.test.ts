@@ -1,7 +1,7 @@
 /** Models within one budget. */
+import { copyFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
-import { SessionBackend } from '../src/backend.js';
 import { ModelPool, readModels } from '../src/pool.js';
 import { models } from './helpers.js';
 
@@ -13,7 +13,6 @@ async function poolOf(count: number) {
   const pool = new ModelPool(infos, {
     room: count * infos[0]!.fileBytes,
     open: { threads: 1 },
-    backend: (model) => new SessionBackend(model, { maxSequences: 1, maxQueue: 1 }),
     onChange: (event, id) => changes.push(`${event} ${id}`),
   });
   onTestFinished(() => pool.close());
@@ -55,19 +54,15 @@ it('opens a model that is larger than the room, alone', async () => {
 });
 
 it('tries again what could not be opened', async () => {
-  const path = join(await models(), 'stories.cflow');
+  const path = join(await models(), 'again.cflow');
+  const stories = join(await models(), 'stories.cflow');
+  await copyFile(stories, path);
   const infos = await readModels([{ id: 'a', path }]);
-  let fails = true;
-  const pool = new ModelPool(infos, {
-    room: 1e9,
-    backend: (model) => {
-      if (fails) throw new Error('not yet');
-      return new SessionBackend(model, { maxSequences: 1, maxQueue: 1 });
-    },
-  });
+  const pool = new ModelPool(infos, { room: 1e9, open: { threads: 1 } });
   onTestFinished(() => pool.close());
-  await expect(pool.acquire('a')).rejects.toThrow('not yet');
-  fails = false;
+  await rm(path);
+  await expect(pool.acquire('a')).rejects.toThrow('cannot open');
+  await copyFile(stories, path);
   (await pool.acquire('a')).release();
 });
 

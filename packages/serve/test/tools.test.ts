@@ -2,8 +2,7 @@
 
 import { join } from 'node:path';
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
-import type { GenerateOptions } from '@cflow/runtime-native';
-import { Model } from '@cflow/runtime-native';
+import { type GenerateOptions, Model, Scheduler } from '@cflow/runtime-native';
 import { HumanMessage } from '@langchain/core/messages';
 import { ChatOpenAI } from '@langchain/openai';
 import { generateText, Output, stepCountIs, streamText, tool } from 'ai';
@@ -11,7 +10,6 @@ import OpenAI from 'openai';
 import { zodResponseFormat } from 'openai/helpers/zod';
 import { describe, expect, it, onTestFinished, vi } from 'vitest';
 import { z } from 'zod';
-import { SessionBackend } from '../src/backend.js';
 import { events, models, ONCE, post, serve } from './helpers.js';
 
 const CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>';
@@ -28,7 +26,7 @@ async function scripted(answer = ANSWER) {
   const prompts: string[] = [];
   const model = await Model.open(path);
   onTestFinished(() => model.close());
-  const spy = vi.spyOn(SessionBackend.prototype, 'generate');
+  const spy = vi.spyOn(Scheduler.prototype, 'generate');
   onTestFinished(() => spy.mockRestore());
   spy.mockImplementation(async function* ({ ids }: GenerateOptions) {
     prompts.push(model.requireTokenizer().decode([...ids!]));

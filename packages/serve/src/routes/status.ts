@@ -2,6 +2,7 @@ import type { FastifyInstance } from 'fastify';
 import type { ZodTypeProvider } from 'fastify-type-provider-zod';
 import { z } from 'zod';
 import { shuttingDown } from '../errors.js';
+import { figuresOf } from '../pool.js';
 import { errorSchema } from '../schema/common.js';
 import type { Service } from '../service.js';
 
@@ -11,6 +12,7 @@ const modelStats = z.object({
   id: z.string(),
   running: z.int().describe('Sequences that are being generated'),
   waiting: z.int().describe('Sequences that wait for a place'),
+  batch_size: z.int().describe('Sequences of the last step'),
   prompt_tokens: z.int().describe('So far, as all that follow'),
   reused_tokens: z.int().describe('Prompt tokens that did not have to be computed again'),
   generated_tokens: z.int(),
@@ -51,14 +53,15 @@ async function statsOf({
   memoryBandwidth,
 }: Service): Promise<z.infer<typeof stats>> {
   const loaded = pool.models.flatMap((each) => each.loaded ?? []);
-  const models = loaded.map(async ({ info, backend }) => {
-    const { running, waiting, reusedTokens, engine } = backend.stats();
+  const models = loaded.map(async (each) => {
+    const { id, running, waiting, batchSize, reusedTokens, engine } = figuresOf(each);
     const tiers = engine.native?.tiers;
     return {
-      id: info.id,
+      id,
       running,
       waiting,
-      ...(await metrics.tokens(info.id)),
+      batch_size: batchSize,
+      ...(await metrics.tokens(id)),
       reused_tokens: reusedTokens,
       bytes_read: engine.native?.bytesRead ?? 0,
       disk_bytes: tiers?.bytesRead ?? 0,
