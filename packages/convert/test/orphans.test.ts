@@ -48,7 +48,7 @@ it('what was removed is said of a conversion that succeeds, and of one that fail
   const dir = await directory({}, 'out');
   const output = join(dir, 'm.cflow');
   const orphan = nameOf(output, await endedProcess());
-  const note = `removed ${orphan}, 1.5 MB that a killed export left`;
+  const note = `removed ${orphan}, 1.50 MB that a killed export left`;
   await writeFile(orphan, Buffer.alloc(1_500_000));
   await expect(convert({ source: join(dir, 'missing'), output, threads: 1 })).rejects.toMatchObject({
     code: 'NOT_READABLE',
