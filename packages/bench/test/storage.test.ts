@@ -164,7 +164,7 @@ it('figures of passes, by hand', () => {
     1.5, 1.5, 1.5,
   ]);
   expect(figures.get('blocks of 64 KiB, direct, 4 at once: read')).toEqual([1.25]);
-  expect(tables![0]!.title).toBe('Passes over 3000.0 MB, reads of 1024 KiB, 4 at once');
+  expect(tables![0]!.title).toBe('Passes over 3.00 GB, reads of 1024 KiB, 4 at once');
   expect(tables![0]!.rows).toContainEqual(['direct', 'plan', '.vflow', 1, 2000, 3, 1.5, 4.5]);
   expect(tables![1]!.rows).toEqual([['64 KiB', 1.25]]);
 });
