@@ -97,7 +97,8 @@ function newApp({ log, bodyBytes = LIMITS.bodyBytes }: ServerOptions): FastifyIn
     requestTimeout: LIMITS.arrivalMs,
     clientErrorHandler: answerUnreadable,
     frameworkErrors: (error, _request, reply) => void sendError(error, reply),
-    forceCloseConnections: 'idle',
+    // When it closes, no request is left that anybody waits for; connections that are kept alive would hold it for a minute.
+    forceCloseConnections: true,
     return503OnClosing: false,
   });
   app.setValidatorCompiler(validatorCompiler);

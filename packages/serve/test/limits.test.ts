@@ -107,6 +107,13 @@ it('lets running requests end when it ends, and takes no new ones', async () => 
   await expect(fetch(`${server.url}/health`)).rejects.toThrow();
 });
 
+it('ends although a client that left a stream keeps its connection, long before Node would close that', async () => {
+  const server = await serve();
+  const stream = await post(`${server.url}/v1/completions`, { ...LONG, n: 3, stream: true });
+  await stream.body!.cancel();
+  await server.drain();
+}, 40_000);
+
 it('cuts off a client that leaves its answer unread', async () => {
   const server = await serve({ stallMs: 50 });
   // Log-probabilities make an answer larger than the socket’s buffers hold.
