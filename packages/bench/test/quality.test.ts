@@ -79,6 +79,6 @@ it('the command prints a row for each way to store the weights', async () => {
   const command = promisify(execFile)(process.execPath, [BIN, 'quality', SOURCE, texts, '--documents', '1']);
   const lines = (await command).stdout.trimEnd().split('\n');
   expect(lines).toHaveLength(6);
-  expect(lines[0]).toMatch(/tokens of 1 documents, f32 arithmetic$/);
+  expect(lines[0]).toMatch(/tokens of 1 document, f32 arithmetic$/);
   expect(lines[2]).toMatch(/^f32 .*\+0\.00 %$/);
 });
