@@ -2,7 +2,7 @@
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import { nativeMachine } from '@cflow/runtime-native';
+import { nativeMachine } from '@cflow/runtime-native/internal/native/machine.js';
 import { expect, test } from 'vitest';
 
 test('the demo converts, inspects, says what the delays are worth, and tells a story', async () => {

@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { openCheckpoint } from '@cflow/convert';
+import { openCheckpoint } from '@cflow/convert/internal/sources/checkpoint.js';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { benchConvert } from '../src/experiments/convert.js';
 import { median } from '../src/runner/statistics.js';

@@ -3,7 +3,13 @@ import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { convert } from '@cflow/convert';
-import { randomGenerator, readTrace, traceHeader, traceTokens, writeTrace } from '@cflow/runtime-native';
+import { randomGenerator } from '@cflow/runtime-native/internal/sampling/random.js';
+import {
+  readTrace,
+  traceHeader,
+  traceTokens,
+  writeTrace,
+} from '@cflow/runtime-native/internal/tiers/trace-file.js';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { cache, cacheMeasured } from '../src/experiments/cache/cache.js';
 import { predictions, record } from '../src/experiments/cache/record.js';

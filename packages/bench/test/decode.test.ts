@@ -1,7 +1,8 @@
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type NativeStats, nativeMachine } from '@cflow/runtime-native';
+import type { NativeStats } from '@cflow/runtime-native';
+import { nativeMachine } from '@cflow/runtime-native/internal/native/machine.js';
 import { captured } from '@cflow/test-kit/captured';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { main } from '../src/cli.js';

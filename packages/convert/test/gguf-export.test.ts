@@ -2,7 +2,8 @@ import { readFile } from 'node:fs/promises';
 import { PRESETS, parseModelConfig } from '@cflow/format';
 import { parseGguf, tensorBytes, tensorValues } from '@cflow/test-kit/gguf';
 import { describe, expect, it } from 'vitest';
-import { llama3Factors, planGguf } from '../src/index.js';
+import { planGguf } from '../src/gguf/plan.js';
+import { llama3Factors } from '../src/gguf/rope.js';
 import { beside, checksumsOf, MODELS, makeCflow, ours, rowsOf, run, saved } from './gguf-fixture.js';
 
 describe('export', () => {

@@ -1,6 +1,8 @@
 import { CflowError, ERROR_CODES } from '@cflow/format';
 import { describe, expect, it } from 'vitest';
-import { encodeGgufHead, openGguf, readGguf } from '../src/index.js';
+import { readGguf } from '../src/gguf/read.js';
+import { openGguf } from '../src/gguf/source.js';
+import { encodeGgufHead } from '../src/gguf/write.js';
 import { f32, ggufFile, inMemory, list, noise, text, u32 } from './gguf-fixture.js';
 
 const TENSOR = { dims: [32], type: 0, bytes: new Uint8Array(128) };

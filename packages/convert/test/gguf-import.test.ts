@@ -2,7 +2,7 @@ import { dirname } from 'node:path';
 import { openModel } from '@cflow/format';
 import { openFileSource } from '@cflow/format/node';
 import { describe, expect, it } from 'vitest';
-import { openGguf } from '../src/index.js';
+import { openGguf } from '../src/gguf/source.js';
 import {
   beside,
   f32Bytes,

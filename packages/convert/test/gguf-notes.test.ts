@@ -1,6 +1,8 @@
 /** What is said of a GGUF: bytes behind its tensors, a rotation without a type, types that change, weights that are no numbers. */
 import { describe, expect, it } from 'vitest';
-import { dryRun, openGguf, readGguf } from '../src/index.js';
+import { readGguf } from '../src/gguf/read.js';
+import { openGguf } from '../src/gguf/source.js';
+import { dryRun } from '../src/index.js';
 import { beside, f32, f32Bytes, ggufFile, handmade, inMemory, run, saved, text } from './gguf-fixture.js';
 
 const UP = 'blk.0.ffn_up.weight';

@@ -5,7 +5,10 @@ import { openFileSource } from '@cflow/format/node';
 import { TextTokenizer } from '@cflow/runtime-native';
 import { parseGguf } from '@cflow/test-kit/gguf';
 import { describe, expect, it } from 'vitest';
-import { convert, exportTokenizer, type GgufValue, importTokenizer } from '../src/index.js';
+import type { GgufValue } from '../src/gguf/schema.js';
+import { exportTokenizer } from '../src/gguf/tokenizer-export.js';
+import { importTokenizer } from '../src/gguf/tokenizer-import.js';
+import { convert } from '../src/index.js';
 import { MODELS, makeCflow } from './gguf-fixture.js';
 
 const added = (id: number, content: string) => ({

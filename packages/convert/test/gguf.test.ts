@@ -1,7 +1,9 @@
 import { readFile } from 'node:fs/promises';
 import { modelTensors, parseModelConfig } from '@cflow/format';
 import { describe, expect, it } from 'vitest';
-import { openGguf, ourRow, planGguf } from '../src/index.js';
+import { planGguf } from '../src/gguf/plan.js';
+import { ourRow } from '../src/gguf/rope.js';
+import { openGguf } from '../src/gguf/source.js';
 import { beside, checksumsOf, inMemory, MODELS, makeCflow, run } from './gguf-fixture.js';
 
 describe('round trips', () => {

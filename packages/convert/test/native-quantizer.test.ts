@@ -10,7 +10,7 @@ import {
   quantizeStripe,
   stripeBytes,
 } from '@cflow/format';
-import { type NativeInput, nativeQuantizer } from '@cflow/runtime-native';
+import { type NativeInput, nativeQuantizer } from '@cflow/runtime-native/internal/native/quantize.js';
 import { directory, safetensors } from '@cflow/test-kit/checkpoint';
 import { describe, expect, it } from 'vitest';
 import { draftMetadata } from '../src/convert.js';

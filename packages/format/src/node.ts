@@ -1,5 +1,5 @@
 /**
- * What touches Node, imported as `@cflow/format/node`: the ByteSource over files, and what commands share.
+ * What touches Node, imported as `@cflow/format/node`: the ByteSource over files, and checks of options and outputs.
  * Nothing else of this package does.
  */
 import { constants } from 'node:buffer';
@@ -9,7 +9,7 @@ import { CflowError } from './errors.js';
 import type { ByteSource } from './file/source.js';
 
 export * from './checks.js';
-export * from './command.js';
+export * from './package-version.js';
 export * from './target.js';
 
 /** Linux ends one read at 2,147,479,552 bytes without an error; smaller pieces also bound what the kernel pins. */

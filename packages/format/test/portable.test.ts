@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest';
 const SOURCES = new URL('../src/', import.meta.url);
 const NODE_ENTRY = 'node.ts';
 /** What `@cflow/format/node` consists of. */
-const NODE_FILES = [NODE_ENTRY, 'checks.ts', 'command.ts', 'target.ts'];
+const NODE_FILES = [NODE_ENTRY, 'checks.ts', 'package-version.ts', 'target.ts'];
 
 /** Module names that a source imports. */
 async function imports(name: string): Promise<string[]> {

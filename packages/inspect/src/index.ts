@@ -1,7 +1,17 @@
-export * from './inspect.js';
-export * from './render.js';
-export * from './report.js';
-export * from './schema.js';
-export * from './stats.js';
-export * from './tiles.js';
-export * from './verify.js';
+/** What is in a .cflow or .vflow file: a report of it, the report's schema, and the report as text. */
+
+export { type InspectRequest, inspect } from './inspect.js';
+export { render, type Section } from './render.js';
+export {
+  type ExpertRow,
+  type InspectReport,
+  inspectReportSchema,
+  type LayerRow,
+  type Run,
+  SIZE_KINDS,
+  type SizeKind,
+  type SizeRow,
+  type StatsRow,
+  type TileRow,
+  type VerifyResult,
+} from './schema.js';

@@ -8,8 +8,8 @@ import {
   ChatTemplate,
   type GeneratedToken,
   type Model,
-  withParsedArguments,
 } from '@cflow/runtime-native';
+import { withParsedArguments } from '@cflow/runtime-native/internal/chat/answer/message.js';
 import type { EncodeKind } from './encode-worker.js';
 import { Encoder } from './encoder.js';
 import { badRequest } from './errors.js';

@@ -2,7 +2,8 @@
 import type { Socket } from 'node:net';
 import { freemem } from 'node:os';
 import { packageVersion } from '@cflow/format/node';
-import { nativeMachine, type OpenModelOptions, threadBudget } from '@cflow/runtime-native';
+import { type OpenModelOptions, threadBudget } from '@cflow/runtime-native';
+import { nativeMachine } from '@cflow/runtime-native/internal/native/machine.js';
 import cors from '@fastify/cors';
 import swagger from '@fastify/swagger';
 import {

@@ -2,7 +2,7 @@
 import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
 import { CflowError } from '@cflow/format';
-import type { DiskBandwidth, DiskMeasurement } from '@cflow/runtime-native';
+import type { DiskBandwidth, DiskMeasurement } from '@cflow/runtime-native/internal/native/addon.js';
 
 /** The same from src/runner and from dist/runner. */
 const ADDON_PATH = fileURLToPath(new URL('../../build/native/cflow-bench.node', import.meta.url));

@@ -1,7 +1,9 @@
 /** Shared options, value checks and output of the commands. */
 
 import { CflowError } from '@cflow/format';
-import { IO_DEFAULTS, type IoChoice, threadBudget } from '@cflow/runtime-native';
+import { threadBudget } from '@cflow/runtime-native';
+import type { IoChoice } from '@cflow/runtime-native/internal/native/addon.js';
+import { IO_DEFAULTS } from '@cflow/runtime-native/internal/tiers/choose.js';
 import type yargs from 'yargs';
 import { parseBytes } from '#cli-kit/bytes.js';
 import { writeOutput } from '#cli-kit/output.js';

@@ -1,5 +1,5 @@
 /** The schema of results: every experiment writes it; `compare`, `report`, `scorecard` and the docs read it. */
-import { AtomicFile } from '@cflow/convert';
+import { AtomicFile } from '@cflow/convert/internal/targets/atomic-file.js';
 import { CflowError, printable } from '@cflow/format';
 import { checkTarget, readTextFile } from '@cflow/format/node';
 import { z } from 'zod';

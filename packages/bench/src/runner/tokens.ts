@@ -1,6 +1,7 @@
 /** Tokens for measurements: from documents, pseudo-random, or sampled from the model. */
 import { CflowError } from '@cflow/format';
-import { randomGenerator, splitDocuments, type TextTokenizer } from '@cflow/runtime-native';
+import { splitDocuments, type TextTokenizer } from '@cflow/runtime-native';
+import { randomGenerator } from '@cflow/runtime-native/internal/sampling/random.js';
 import { argmax } from './statistics.js';
 
 const SEED = 1;

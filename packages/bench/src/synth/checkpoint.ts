@@ -4,7 +4,7 @@ import { rmSync } from 'node:fs';
 import { type FileHandle, mkdir, open, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import { CflowError, f32ToF16, parameterCount } from '@cflow/format';
-import { randomGenerator } from '@cflow/runtime-native';
+import { randomGenerator } from '@cflow/runtime-native/internal/sampling/random.js';
 import { hold, throwIfInterrupted } from '../runner/resources.js';
 import { type Geometry, geometryOf, type StoredTensor } from './geometry.js';
 

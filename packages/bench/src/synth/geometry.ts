@@ -2,7 +2,9 @@
  * Shapes of synthetic models: Llama configurations as Hugging Face writes them, the presets of the format, and models
  * that the converter does not read yet.
  */
-import { FAMILIES, readModelConfig, tensorNameMap } from '@cflow/convert';
+import { readModelConfig } from '@cflow/convert';
+import { FAMILIES } from '@cflow/convert/internal/families/index.js';
+import { tensorNameMap } from '@cflow/convert/internal/sources/ledger.js';
 import {
   CflowError,
   elements,

@@ -1,13 +1,10 @@
 /** Writes synthetic models directly as .cflow, .vflow or .gguf, in memory of a few stripes. */
 import { crc32 } from 'node:zlib';
-import {
-  AtomicFile,
-  CONVERTER_VERSION,
-  type GgufTensorPlan,
-  ourRow,
-  placeholderTokenizer,
-  planGguf,
-} from '@cflow/convert';
+import { CONVERTER_VERSION } from '@cflow/convert';
+import { type GgufTensorPlan, planGguf } from '@cflow/convert/internal/gguf/plan.js';
+import { ourRow } from '@cflow/convert/internal/gguf/rope.js';
+import { placeholderTokenizer } from '@cflow/convert/internal/gguf/tokenizer-placeholder.js';
+import { AtomicFile } from '@cflow/convert/internal/targets/atomic-file.js';
 import {
   type ByteSink,
   CflowError,

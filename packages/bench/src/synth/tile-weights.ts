@@ -18,7 +18,7 @@ import {
   TILE_ROWS,
   writeStripeHeaders,
 } from '@cflow/format';
-import { randomGenerator } from '@cflow/runtime-native';
+import { randomGenerator } from '@cflow/runtime-native/internal/sampling/random.js';
 import { gaussian } from './checkpoint.js';
 
 const POOL_TILES = 64;

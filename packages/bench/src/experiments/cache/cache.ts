@@ -1,7 +1,12 @@
 /** `cflow-bench cache`: recorded routings against policies and sizes of the expert cache. */
 import { CflowError } from '@cflow/format';
 import { readTextFile } from '@cflow/format/node';
-import { readTrace, traceHeader, traceTokens, writeTrace } from '@cflow/runtime-native';
+import {
+  readTrace,
+  traceHeader,
+  traceTokens,
+  writeTrace,
+} from '@cflow/runtime-native/internal/tiers/trace-file.js';
 import { experiment } from '../../runner/experiment.js';
 import { checkOutput, requireFile } from '../../runner/files.js';
 import { count, SHARED } from '../../runner/options.js';

@@ -1,13 +1,8 @@
 /** Records the routings of a model, and the accuracy of the prediction of the next layer's. */
 import { CflowError, type ModelConfig } from '@cflow/format';
-import {
-  type Engine,
-  type EngineOptions,
-  type EngineSession,
-  type NativeRouting,
-  openNativeEngine,
-  TextTokenizer,
-} from '@cflow/runtime-native';
+import { type EngineOptions, type NativeRouting, TextTokenizer } from '@cflow/runtime-native';
+import type { Engine, EngineSession } from '@cflow/runtime-native/internal/engine.js';
+import { openNativeEngine } from '@cflow/runtime-native/internal/native/engine.js';
 import { withModelFile } from '../../runner/files.js';
 import { throwIfInterrupted } from '../../runner/resources.js';
 import { sampler, textIds } from '../../runner/tokens.js';

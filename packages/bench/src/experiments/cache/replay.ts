@@ -1,6 +1,7 @@
 /** Replays recorded routings with policies and sizes of the expert cache. */
 import { CflowError } from '@cflow/format';
-import { HALF_LIFE, type Trace } from '@cflow/runtime-native';
+import { HALF_LIFE } from '@cflow/runtime-native/internal/tiers/choose.js';
+import type { Trace } from '@cflow/runtime-native/internal/tiers/trace-file.js';
 import { type BenchAddon, type CacheReplay, requireBenchAddon } from '../../runner/addon.js';
 import { answered } from '../../runner/native.js';
 import { breathe } from '../../runner/resources.js';

@@ -1,7 +1,8 @@
 /** `cflow-bench decode` and `prefill`: tokens/s of our engine, and of llama.cpp on the same weights. */
 
 import { cpus } from 'node:os';
-import { ENGINES, type EngineName, type ProfileEntry } from '@cflow/runtime-native';
+import type { EngineName, ProfileEntry } from '@cflow/runtime-native';
+import { ENGINES } from '@cflow/runtime-native/internal/model.js';
 import { fileText } from '#cli-kit/bytes.js';
 import { plural } from '#cli-kit/text.js';
 import { leftFirst } from '../../report/text.js';

@@ -1,6 +1,7 @@
 /** `--variants weights=mapped,resident`: options of our engine to compare. */
 import { CflowError } from '@cflow/format';
-import { ENGINES, type OpenModelOptions } from '@cflow/runtime-native';
+import type { OpenModelOptions } from '@cflow/runtime-native';
+import { ENGINES } from '@cflow/runtime-native/internal/model.js';
 import type { Variant } from './bench.js';
 
 type Values = (value: string) => OpenModelOptions | undefined;

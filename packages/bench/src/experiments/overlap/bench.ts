@@ -3,7 +3,8 @@
  * a process, in a memory cgroup if possible; variants are interleaved, and each round measures the disk.
  */
 import { CflowError, type ModelConfig } from '@cflow/format';
-import { type IoChoice, type NativeMachine, requireNativeMachine } from '@cflow/runtime-native';
+import type { IoChoice } from '@cflow/runtime-native/internal/native/addon.js';
+import { type NativeMachine, requireNativeMachine } from '@cflow/runtime-native/internal/native/machine.js';
 import { runChild } from '../../runner/child.js';
 import { Run } from '../../runner/experiment.js';
 import { withModelFile } from '../../runner/files.js';

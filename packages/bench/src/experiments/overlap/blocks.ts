@@ -1,6 +1,7 @@
 /** Sweep of block sizes and queue depths; the source of the engine's defaults. */
 import { openFileSource } from '@cflow/format/node';
-import { type IoChoice, requireNativeMachine } from '@cflow/runtime-native';
+import type { IoChoice } from '@cflow/runtime-native/internal/native/addon.js';
+import { requireNativeMachine } from '@cflow/runtime-native/internal/native/machine.js';
 import { Run } from '../../runner/experiment.js';
 import { answered } from '../../runner/native.js';
 import { kib } from '../../runner/options.js';

@@ -1,6 +1,6 @@
 /** `cflow-bench overlap`: experts on disk, by variant of the pipeline; `--ladder` and `--sweep` are separate experiments. */
 
-import { IO_DEFAULTS } from '@cflow/runtime-native';
+import { IO_DEFAULTS } from '@cflow/runtime-native/internal/tiers/choose.js';
 import { parseBytes } from '#cli-kit/bytes.js';
 import { experiment, type QuickContext, type Run } from '../../runner/experiment.js';
 import { count, ioOf, SHARED, threadCounts } from '../../runner/options.js';

@@ -2,14 +2,9 @@
 
 import { createHash } from 'node:crypto';
 import { CflowError } from '@cflow/format';
-import {
-  Model,
-  type NativeStats,
-  type NativeTierStats,
-  type OpenModelOptions,
-  type Session,
-  type TierChoice,
-} from '@cflow/runtime-native';
+import { Model, type NativeStats, type OpenModelOptions, type Session } from '@cflow/runtime-native';
+import type { NativeTierStats } from '@cflow/runtime-native/internal/native/addon.js';
+import type { TierChoice } from '@cflow/runtime-native/internal/tiers/choose.js';
 import { peakBytes } from '../../runner/memory.js';
 import { argmax } from '../../runner/statistics.js';
 import { randomIds } from '../../runner/tokens.js';

@@ -5,7 +5,7 @@
 import { open } from 'node:fs/promises';
 import { join } from 'node:path';
 import { CflowError } from '@cflow/format';
-import { negativeLogLikelihood } from '@cflow/runtime-native';
+import { negativeLogLikelihood } from '@cflow/runtime-native/internal/perplexity.js';
 import { runChild } from '../../runner/child.js';
 import { argmax, klDivergence } from '../../runner/statistics.js';
 import type { LogitsJob, LogitsRun } from './logits.js';

@@ -1,6 +1,6 @@
 /** Claim 2: does the order of the weights on disk reduce L1 data cache misses? */
 import { CflowError, DTYPES } from '@cflow/format';
-import { requireNativeMachine } from '@cflow/runtime-native';
+import { requireNativeMachine } from '@cflow/runtime-native/internal/native/machine.js';
 import { type BenchAddon, type MatvecTiming, requireBenchAddon } from '../../runner/addon.js';
 import { Run } from '../../runner/experiment.js';
 import { answered } from '../../runner/native.js';

@@ -1,5 +1,5 @@
 /** Approach B of the report (§6.3.2): router logits as predictors of expert outputs. */
-import type { Interpreter } from '@cflow/runtime-native';
+import type { Interpreter } from '@cflow/runtime-native/internal/reference/interpreter.js';
 
 interface Point {
   readonly layer: number;

@@ -1,6 +1,6 @@
 /** Approach A of the report (§6.3.1): a layer starts before the one below has finished. */
 import { CflowError, type CombineStyle, type ExecutionPlan } from '@cflow/format';
-import type { Interpreter } from '@cflow/runtime-native';
+import type { Interpreter } from '@cflow/runtime-native/internal/reference/interpreter.js';
 
 /** Combine styles in which the output of a layer is only added to the residual. */
 const ADDITIVE: readonly CombineStyle[] = ['sequential', 'delayedSum', 'asyncExperts'];
