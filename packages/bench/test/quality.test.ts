@@ -71,7 +71,7 @@ it('the divergence of two distributions, by hand', () => {
   const [p, q] = [Float32Array.of(Math.log(3) + 5, 5), Float32Array.of(0, Math.log(3))];
   expect(klDivergence(p, q)).toBeCloseTo(Math.log(3) / 2, 6);
   expect(klDivergence(p, p)).toBe(0);
-  // Of what cannot be, nothing; large logits are no infinity.
+  // Impossible tokens add nothing; large logits do not overflow.
   expect(klDivergence(Float32Array.of(1000, 0), Float32Array.of(1000, 1000))).toBeCloseTo(Math.log(2), 6);
 });
 

@@ -40,7 +40,7 @@ import { checkpointTexts } from './targets/safetensors.js';
 /** What a conversion would write. */
 export interface DryRunReport extends Pick<ConvertResult, 'model' | 'container' | 'dtype' | 'parameters'> {
   readonly fileBytes: number;
-  /** Of the layout; tensors of a GGUF file; files of safetensors. */
+  /** Regions of the layout, tensors of a GGUF file, or files of safetensors. */
   readonly regions: number;
   readonly bytesByKind: Readonly<Record<string, number>>;
   readonly weightsPresent: boolean;
@@ -104,7 +104,7 @@ function add(sums: Record<string, number>, kind: string, bytes: number): void {
   sums[kind] = (sums[kind] ?? 0) + bytes;
 }
 
-/** Of a .cflow or .vflow: whatever it can be written as. */
+/** A .cflow or .vflow, as whatever it can be written as. */
 async function ofModel(request: ConvertRequest): Promise<DryRunReport> {
   if (isGguf(request.output)) refuseExportOptions(request);
   else refuseCheckpointOptions(request);

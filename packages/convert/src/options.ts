@@ -31,7 +31,7 @@ export interface ConvertOptions {
   readonly model: string;
   readonly dtype: Dtype;
   readonly container: Container;
-  /** Of the format. Absent: that of a .cflow or .vflow that is laid out anew; else 5 where it holds the model, and 6. */
+  /** Version of the format. Absent = that of a .cflow or .vflow that is laid out anew, else 5 where it holds the model, and 6. */
   readonly formatVersion?: FormatVersion | undefined;
   readonly scaleSearch: boolean;
   readonly zeroNonfinite: boolean;

@@ -1,34 +1,14 @@
 /** Sessions that share a prefix: whatever the others do, each gives what a session alone gives. */
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import fc from 'fast-check';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Model, OpenModelOptions } from '../src/model.js';
+import { describe, expect, it } from 'vitest';
+import type { OpenModelOptions } from '../src/model.js';
 import type { Session } from '../src/session.js';
 import { goldenFile, tokenizerMetadata } from './model-file.js';
-import { modelOpener } from './opened.js';
+import { bytesOpener, freshLogits } from './opened.js';
 import { MODELS, WAYS } from './sequence-models.js';
 import { LONG, SLOWLY, slowModel } from './slow-model.js';
 
-let directory: string;
-beforeAll(async () => {
-  directory = await mkdtemp(join(tmpdir(), 'cflow-fork-'));
-});
-afterAll(() => rm(directory, { recursive: true }));
-
-const open = modelOpener();
-async function opened(bytes: Uint8Array, options: OpenModelOptions): Promise<Model> {
-  const path = join(directory, 'model.cflow');
-  await writeFile(path, bytes);
-  return open(path, options);
-}
-
-async function fresh(model: Model, pieces: readonly (readonly number[])[]): Promise<Float32Array> {
-  await using session = model.createSession();
-  for (const piece of pieces) await session.prefill(piece);
-  return session.logits();
-}
+const { opened, directory } = bytesOpener();
 
 /** Which of the sessions, and what it does. */
 const which = fc.nat(1000);
@@ -75,7 +55,7 @@ describe.each(Object.keys(MODELS))('%s', (name) => {
           expect(session.ids).toEqual(pieces.flat());
           await session.prefill([3]).catch(() => undefined);
           if (session.position === pieces.flat().length + 1) {
-            expect(session.logits()).toEqual(await fresh(model, [...pieces, [3]]));
+            expect(session.logits()).toEqual(await freshLogits(model, [...pieces, [3]]));
           }
           await session.close();
         }
@@ -121,7 +101,7 @@ describe('a fork', () => {
     expect(fork.stats().cacheBytes).toBe(0);
     await other.prefill([7]);
     const pieces = [Array(100).fill(1), [1], [7]];
-    expect(other.logits()).toEqual(await fresh(model, pieces));
+    expect(other.logits()).toEqual(await freshLogits(model, pieces));
   });
 
   it('is refused while a call runs, after close, and where pages are on disk', async () => {
@@ -138,14 +118,14 @@ describe('a fork', () => {
       cache: 'f32',
       maxBatch: 8,
       cacheMemory: 5.5 * page,
-      spillDirectory: directory,
+      spillDirectory: directory(),
     });
     const session = spilling.createSession();
     await session.prefill([1, 2, 3]);
     await using fork = session.fork();
     await fork.prefill([4, 5]);
     expect(fork.logits()).toEqual(
-      await fresh(spilling, [
+      await freshLogits(spilling, [
         [1, 2, 3],
         [4, 5],
       ]),

@@ -1,30 +1,16 @@
 /** Many requests on one model: each gets what a session alone gives, in the order and within the limits that are stated. */
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import fc from 'fast-check';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Model, OpenModelOptions } from '../src/model.js';
+import { describe, expect, it } from 'vitest';
+import type { Model } from '../src/model.js';
 import { planStep } from '../src/serving/plan-step.js';
 import { commonPrefix, PrefixCache } from '../src/serving/prefix-cache.js';
 import { Scheduler } from '../src/serving/scheduler.js';
 import type { GeneratedToken, GenerateOptions } from '../src/session.js';
 import { goldenFile, tokenizerMetadata } from './model-file.js';
-import { modelOpener } from './opened.js';
+import { bytesOpener } from './opened.js';
 import { MODELS, WAYS } from './sequence-models.js';
 
-let directory: string;
-beforeAll(async () => {
-  directory = await mkdtemp(join(tmpdir(), 'cflow-scheduler-'));
-});
-afterAll(() => rm(directory, { recursive: true }));
-
-const open = modelOpener();
-async function opened(bytes: Uint8Array, options: OpenModelOptions): Promise<Model> {
-  const path = join(directory, 'model.cflow');
-  await writeFile(path, bytes);
-  return open(path, options);
-}
+const { opened } = bytesOpener();
 
 const arch4 = async (way = 'native q4_0') => {
   const { dtype, ...options } = WAYS[way]!;

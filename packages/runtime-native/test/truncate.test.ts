@@ -1,35 +1,14 @@
 /** Sessions that go back: whatever was cut off, what follows is that of a session which never had it. */
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import fc from 'fast-check';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Model, OpenModelOptions } from '../src/model.js';
+import { describe, expect, it } from 'vitest';
+import type { OpenModelOptions } from '../src/model.js';
 import type { Session } from '../src/session.js';
 import { goldenFile, tokenizerMetadata } from './model-file.js';
-import { modelOpener } from './opened.js';
+import { bytesOpener, freshLogits } from './opened.js';
 import { MODELS, WAYS } from './sequence-models.js';
 import { LONG, SLOWLY, slowModel } from './slow-model.js';
 
-let directory: string;
-beforeAll(async () => {
-  directory = await mkdtemp(join(tmpdir(), 'cflow-truncate-'));
-});
-afterAll(() => rm(directory, { recursive: true }));
-
-const open = modelOpener();
-async function opened(bytes: Uint8Array, options: OpenModelOptions): Promise<Model> {
-  const path = join(directory, 'model.cflow');
-  await writeFile(path, bytes);
-  return open(path, options);
-}
-
-/** Logits after pieces that a new session passes. */
-async function fresh(model: Model, pieces: readonly (readonly number[])[]): Promise<Float32Array> {
-  await using session = model.createSession();
-  for (const piece of pieces) await session.prefill(piece);
-  return session.logits();
-}
+const { opened, directory } = bytesOpener();
 
 /** The pieces of the first `length` ids; a piece of several that would leave one is dropped: one alone has other bits. */
 function cut(pieces: readonly number[][], length: number): number[][] {
@@ -62,7 +41,7 @@ describe.each(Object.keys(MODELS))('%s', (name) => {
             if (ids.length === 0) continue;
             await session.prefill(ids);
             pieces.push(ids);
-            expect(session.logits()).toEqual(await fresh(model, pieces));
+            expect(session.logits()).toEqual(await freshLogits(model, pieces));
           } else {
             const kept = cut(pieces, Math.floor(command.share * length));
             const reached = await session.truncate(kept.flat().length);
@@ -89,7 +68,7 @@ describe('a ring', () => {
         const reached = await session.truncate(position);
         expect(reached).toBe(session.position);
         await session.prefill(ids.slice(reached, length));
-        expect(session.logits()).toEqual(await fresh(model, [ids.slice(0, length)]));
+        expect(session.logits()).toEqual(await freshLogits(model, [ids.slice(0, length)]));
       }
     }
   });
@@ -115,7 +94,7 @@ describe('pages on disk', () => {
       cache: 'f32',
       maxBatch: 8,
       cacheMemory: 5.5 * page,
-      spillDirectory: directory,
+      spillDirectory: directory(),
     });
     await using session = small.createSession();
     await session.prefill(ids);
@@ -127,7 +106,7 @@ describe('pages on disk', () => {
     ] as const) {
       expect(await session.truncate(position)).toBe(reached);
       await session.prefill(ids.slice(reached));
-      expect(session.logits()).toEqual(await fresh(model, [ids]));
+      expect(session.logits()).toEqual(await freshLogits(model, [ids]));
     }
   });
 });
@@ -207,7 +186,7 @@ describe('a session', () => {
     expect(await session.truncate(3)).toBe(3);
     await session.prefill([4, 5]);
     expect(session.logits()).toEqual(
-      await fresh(model, [
+      await freshLogits(model, [
         [1, 2, 3],
         [4, 5],
       ]),

@@ -45,7 +45,7 @@ export interface ConvertRow {
 export interface ConvertReport {
   readonly inputBytes: number;
   readonly runs: number;
-  /** Of the output; the same in every run. */
+  /** SHA-256 of the output; the same in every run. */
   readonly sha256: string;
   readonly rows: readonly ConvertRow[];
 }
