@@ -5,7 +5,7 @@ import { packageVersion } from '@cflow/format/node';
 import { threadBudget } from '@cflow/runtime-native/internal/threads.js';
 import { parseArguments } from '#cli-kit/command.js';
 import { runCommand } from '#cli-kit/output.js';
-import { type Arguments, parser } from './cli/options.js';
+import { type Arguments, givenOptions, parser } from './cli/options.js';
 import { MOST_THREADS } from './defaults.js';
 
 /** Runs the command; returns its exit code. */
@@ -22,6 +22,6 @@ async function run(argv: readonly string[]): Promise<number> {
     throw new CflowError('USAGE', `--threads is ${args.threads}, expected 1 to ${MOST_THREADS}`);
   }
   const { runConversion, runDry, runSet } = await import('./cli/run.js');
-  if (args.set !== undefined) return runSet(args, args.set);
+  if (args.set !== undefined) return runSet(args, givenOptions(argv));
   return args.dryRun ? runDry(args) : runConversion(args, budget);
 }

@@ -3,6 +3,7 @@
 import { FORMAT_VERSIONS } from '@cflow/format/internal/file/schema.js';
 import { PRESET_NAMES } from '@cflow/format/internal/model/preset-names.js';
 import { DTYPE_NAMES } from '@cflow/format/internal/tiles/dtype.js';
+import yargs from 'yargs';
 import { commandLine } from '#cli-kit/command.js';
 import { CONVERT_DEFAULTS } from '../defaults.js';
 
@@ -11,6 +12,25 @@ export type Arguments = Awaited<ReturnType<ReturnType<typeof parser>['parse']>> 
   source?: string;
   output?: string;
 };
+
+/** What the command line says by itself, defaults left out. */
+export interface GivenOptions {
+  /** Every --set, in order. */
+  readonly assignments: readonly string[];
+  /** Names of options, as they are written. */
+  readonly given: readonly string[];
+}
+
+/** Of a command line that the parser accepted, which keeps the last of options that are given twice. */
+export function givenOptions(argv: readonly string[]): GivenOptions {
+  const { set, _, $0, ...rest } = yargs()
+    .parserConfiguration({ 'greedy-arrays': false, 'camel-case-expansion': false })
+    .option('set', { type: 'string', array: true })
+    .help(false)
+    .version(false)
+    .parseSync([...argv]);
+  return { assignments: set ?? [], given: Object.keys(rest) };
+}
 
 const EXAMPLE = 'cflow-convert hf:Qwen/Qwen3-0.6B qwen3.cflow --dtype q4_0';
 
@@ -56,7 +76,7 @@ export function parser(version: string, defaultThreads: number) {
     .option('set', {
       type: 'string',
       describe:
-        'change a file of version 6 in place: chat_template=TEXT, generation.NAME=NUMBER or extensions.NAME=JSON; @FILE takes the value from a file, nothing removes it',
+        'change a file of version 6 in place, again for each change: chat_template=TEXT, generation.NAME=NUMBER or extensions.NAME=JSON; @FILE takes the value from a file, nothing removes it',
     })
     .option('scale-search', {
       type: 'boolean',

@@ -12,7 +12,7 @@ import { type DryRunReport, dryRun } from '../dry-run.js';
 import type { ConvertRequest, ConvertResult } from '../options.js';
 import { retryNotice } from '../retry-notice.js';
 import { setInFile } from '../set.js';
-import type { Arguments } from './options.js';
+import type { Arguments, GivenOptions } from './options.js';
 
 /** Prints what a conversion would write. */
 export async function runDry(args: Arguments): Promise<number> {
@@ -24,16 +24,33 @@ export async function runDry(args: Arguments): Promise<number> {
   return print(args.json ? JSON.stringify(report) : describeDryRun(report));
 }
 
-/** Changes a setting of a file in place. */
-export async function runSet({ source, output, json }: Arguments, assignment: string): Promise<number> {
+/** Changes settings of a file in place. @param given names of all options on the command line */
+export async function runSet(
+  { source, output, json, dryRun }: Arguments,
+  { assignments, given }: GivenOptions,
+): Promise<number> {
   if (!source || output) {
     throw new CflowError('USAGE', '--set changes one file in place and writes no other', {
       remedy: 'cflow-convert FILE --set KEY=VALUE',
     });
   }
-  await setInFile(source, assignment);
-  return print(json ? JSON.stringify({ file: source, set: assignment }) : `${source}: set ${assignment}`);
+  const idle = given.find((name) => !BESIDE_SET.includes(name));
+  if (idle !== undefined) {
+    throw new CflowError('USAGE', `--${idle} does not apply beside --set, which changes settings alone`, {
+      file: source,
+      field: idle,
+      remedy: `options beside --set are ${BESIDE_SET.slice(1)
+        .map((name) => `--${name}`)
+        .join(', ')}`,
+    });
+  }
+  await setInFile(source, assignments, { dryRun });
+  if (json) return print(JSON.stringify({ file: source, set: assignments, written: !dryRun }));
+  const lines = assignments.map((each) => `${source}: ${dryRun ? 'would set' : 'set'} ${each}`);
+  return print([...lines, ...(dryRun ? ['nothing was written'] : [])].join('\n'));
 }
+
+const BESIDE_SET: readonly string[] = ['set', 'dry-run', 'json'];
 
 /** Converts, and prints what was written. */
 export async function runConversion(args: Arguments, budget: ThreadBudget): Promise<number> {
