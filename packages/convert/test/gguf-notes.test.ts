@@ -1,9 +1,24 @@
 /** What is said of a GGUF: bytes behind its tensors, a rotation without a type, types that change, weights that are no numbers. */
+import { openFileSource } from '@cflow/format/node';
 import { describe, expect, it } from 'vitest';
 import { readGguf } from '../src/gguf/read.js';
 import { openGguf } from '../src/gguf/source.js';
 import { dryRun } from '../src/index.js';
-import { beside, f32, f32Bytes, ggufFile, handmade, inMemory, run, saved, text } from './gguf-fixture.js';
+import {
+  beside,
+  f32,
+  f32Bytes,
+  ggufFile,
+  handmade,
+  inMemory,
+  list,
+  MODELS,
+  makeCflow,
+  run,
+  saved,
+  text,
+  u32,
+} from './gguf-fixture.js';
 
 const UP = 'blk.0.ffn_up.weight';
 /** Scales of 1 and levels that are the index, of so many weights. */
@@ -56,6 +71,72 @@ describe('scaling of the rotation, as llama.cpp reads it', () => {
       rotaryDim: 16,
       ...(scaling && { scaling }),
     });
+  });
+});
+
+describe('keys that nothing is computed by', () => {
+  const opened = (own: Record<string, readonly [type: number, value: unknown, item?: number]>) => {
+    const { metadata, tensors } = handmade(0, f32Bytes);
+    const named = Object.fromEntries(Object.entries(own).map(([key, value]) => [`llama.${key}`, value]));
+    return openGguf(inMemory(ggufFile({ ...metadata, ...named }, tensors)));
+  };
+  const bool = (value: boolean) => [7, value] as const;
+
+  it.each([
+    ['attention.causal', bool(false), bool(true)],
+    ['attention.clamp_kqv', f32(8), f32(0)],
+    ['attention.max_alibi_bias', f32(8), f32(0)],
+    ['logit_scale', f32(0.5), f32(1)],
+    ['embedding_scale', f32(12), f32(1)],
+    ['residual_scale', f32(0.25), f32(1)],
+    ['rope.scaling.attn_factor', f32(2), f32(1)],
+    ['rope.scaling.yarn_attn_factor', f32(2), f32(1)],
+  ])('%s is refused unless it is neutral', async (key, changed, neutral) => {
+    await expect(opened({ [key]: changed })).rejects.toMatchObject({
+      code: 'UNSUPPORTED',
+      message: expect.stringContaining(`llama.${key}`),
+    });
+    expect((await opened({ [key]: neutral })).keyNotes).toEqual([]);
+  });
+
+  it.each([
+    ['attention.scale', f32(0.5), '0.5'],
+    ['attn_logit_softcapping', f32(50), '50'],
+    ['use_parallel_residual', bool(true), 'true'],
+    ['rope.scaling.yarn_beta_fast', f32(16), '16'],
+    ['rope.scaling.yarn_ext_factor', f32(0.5), '0.5'],
+    ['expert_shared_count', u32(1), '1'],
+    ['attention.sliding_window', list(4, [8, 0]), '[8,0]'],
+    ['not.known.yet', text('new'), '"new"'],
+  ])('%s is a note, which --strict refuses', async (key, value, shown) => {
+    const note = `keys without effect: llama.${key} = ${shown}`;
+    expect((await opened({ [key]: value })).keyNotes).toEqual([note]);
+    const { metadata, tensors } = handmade(0, f32Bytes);
+    const source = await saved(ggufFile({ ...metadata, [`llama.${key}`]: value }, tensors));
+    expect((await dryRun({ source })).notes).toContain(note);
+    await expect(run(source, beside(source, 'a.cflow'), { strict: true })).rejects.toThrow(note);
+  });
+
+  it('says nothing of keys that are used, neutral or of another architecture', async () => {
+    const own = {
+      ...{ vocab_size: u32(40), tensor_data_layout: text('x'), expert_used_count: u32(0) },
+      ...{ 'rope.scaling.type': text('yarn'), 'rope.scaling.factor': f32(4) },
+      ...{ 'rope.scaling.original_context_length': u32(16), 'rope.scaling.attn_factor': f32(2) },
+      ...{ 'rope.scaling.yarn_beta_fast': f32(16), 'rope.scaling.yarn_beta_slow': f32(2) },
+      ...{ final_logit_softcapping: f32(30), 'attention.scale': f32(0) },
+    };
+    expect((await opened(own)).keyNotes).toEqual([]);
+  });
+
+  it.each(Object.entries(MODELS))('has nothing to say of %s as it is written here', async (_name, config) => {
+    const cflow = await makeCflow(config, 'f32');
+    await run(cflow, beside(cflow, 'a.gguf'));
+    const source = await openFileSource(beside(cflow, 'a.gguf'));
+    try {
+      expect((await openGguf(source)).keyNotes).toEqual([]);
+    } finally {
+      await source.close();
+    }
   });
 });
 

@@ -26,7 +26,7 @@ import { tokenizerNotes } from '../sources/tokenizer-check.js';
 import type { AtomicFile } from '../targets/atomic-file.js';
 import { exportGguf, planExport } from './export.js';
 import { importGguf } from './import.js';
-import { openGguf, typeNotes } from './source.js';
+import { type GgufModel, openGguf, typeNotes } from './source.js';
 
 /** What every conversion does alike. */
 export interface ConvertTools {
@@ -124,11 +124,7 @@ async function fromGguf(request: ConvertRequest, tools: ConvertTools): Promise<C
     const options = { ...(await resolveOptions(request)), dtype: request.dtype ?? model.dtype };
     await checkTarget(options.output, [options.source], options.overwrite);
     const { tokenizer } = model.tokenizer;
-    const notes = [
-      ...model.tokenizer.notes,
-      ...(await tokenizerNotes(tokenizer)),
-      ...typeNotes(model, request.dtype),
-    ];
+    const notes = await modelNotes(model, request.dtype);
     refuseNotes(notes, options.strict, options.source);
     const name = basename(options.source);
     const files = [{ name, path: options.source, bytes: source.size }];
@@ -156,6 +152,16 @@ async function fromGguf(request: ConvertRequest, tools: ConvertTools): Promise<C
   }
 }
 
+async function modelNotes(model: GgufModel, asked: Dtype | undefined): Promise<string[]> {
+  const { tokenizer, keyNotes } = model;
+  return [
+    ...keyNotes,
+    ...tokenizer.notes,
+    ...(await tokenizerNotes(tokenizer.tokenizer)),
+    ...typeNotes(model, asked),
+  ];
+}
+
 /** What a conversion of the GGUF file would start from; nothing is written. */
 export async function ggufDraft(path: string, dtype: Dtype | undefined) {
   const source = await openFileSource(path);
@@ -165,11 +171,7 @@ export async function ggufDraft(path: string, dtype: Dtype | undefined) {
     const name = basename(path);
     const files = [{ name, path, bytes: source.size }];
     const checkpoint = { name, files, tokenizer: tokenizer.tokenizer };
-    const notes = [
-      ...tokenizer.notes,
-      ...(await tokenizerNotes(tokenizer.tokenizer)),
-      ...typeNotes(model, dtype),
-    ];
+    const notes = await modelNotes(model, dtype);
     return { config, dtype: dtype ?? model.dtype, weights: true, checkpoint, notes };
   } finally {
     await source.close();

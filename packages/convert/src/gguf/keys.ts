@@ -100,12 +100,15 @@ function shortest(value: number): number {
   return value;
 }
 
+/** Keys to their values. */
+export type KeyValues = Pick<ReadonlyMap<string, GgufValue>, 'get'>;
+
 class Keys {
-  readonly #values: ReadonlyMap<string, GgufValue>;
+  readonly #values: KeyValues;
   readonly #prefix: string;
   readonly #file: string;
 
-  constructor(values: ReadonlyMap<string, GgufValue>, prefix: string, file: string) {
+  constructor(values: KeyValues, prefix: string, file: string) {
     this.#values = values;
     this.#prefix = prefix;
     this.#file = file;
@@ -147,7 +150,7 @@ class Keys {
  */
 export function configFromKeys(
   architecture: Architecture,
-  values: ReadonlyMap<string, GgufValue>,
+  values: KeyValues,
   facts: TensorFacts,
   file: string,
 ): ModelConfig {

@@ -22,6 +22,7 @@ import { type GgufFile, type GgufTensorInfo, readGguf } from './read.js';
 import { ggufRow, type Heads, recogniseLlama3 } from './rope.js';
 import { TENSOR_TYPES, type TensorTypeName } from './schema.js';
 import { type ImportedTokenizer, importTokenizer } from './tokenizer-import.js';
+import { unusedKeyNotes } from './unused-keys.js';
 
 /** Where the rows of one of our tensors lie. */
 export interface GgufRows {
@@ -42,6 +43,8 @@ export interface GgufModel {
   readonly config: ModelConfig;
   readonly tokenizer: ImportedTokenizer;
   readonly tensors: ReadonlyMap<string, GgufRows>;
+  /** Of keys that nothing is computed by. */
+  readonly keyNotes: readonly string[];
   /** The tile dtype that keeps most weights as they are. */
   readonly dtype: Dtype;
 }
@@ -57,11 +60,20 @@ export async function openGguf(source: ByteSource): Promise<GgufModel> {
   refuseSplit(gguf);
   refuseAdapter(gguf);
   const architecture = architectureNamed(metadata.get('general.architecture'), source.name);
-  const config = configFromKeys(architecture, metadata, await factsOf(gguf, architecture), source.name);
+  const used = new Set<string>();
+  const values = {
+    get: (key: string) => {
+      used.add(key);
+      return metadata.get(key);
+    },
+  };
+  const config = configFromKeys(architecture, values, await factsOf(gguf, architecture), source.name);
+  const keyNotes = unusedKeyNotes(architecture, metadata, used, source.name);
   checkStreamCount(config, source.name);
   const tensors = placeTensors(gguf, architecture, config);
   const tokenizer = importTokenizer(metadata, source.name);
-  return { source, architecture, config, tokenizer, tensors, dtype: mainDtype(config, tensors) };
+  const dtype = mainDtype(config, tensors);
+  return { source, architecture, config, tokenizer, tensors, keyNotes, dtype };
 }
 
 function refuseSplit({ metadata, source }: GgufFile): void {
