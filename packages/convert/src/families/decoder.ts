@@ -11,6 +11,7 @@ import {
   decoderSchema,
   type LayerHeads,
   normalised,
+  PREFERRED,
   tokenSchema,
 } from './fields.js';
 import { type LayerType, type RopeDefaults, ropeFrom, scaledContext } from './rope.js';
@@ -107,7 +108,8 @@ function configFrom(row: DecoderRow, json: JsonObject, context: ConfigContext): 
   checkLayers(parsed, file);
   refuseTooMany(row, parsed, file);
   const fields = ledger.watched({ ...parsed, ...fromShapes(row, parsed, json, context, ledger) });
-  const problem = row.refuses?.(fields);
+  const problem =
+    fields.is_causal === false ? 'is_causal false: bidirectional attention' : row.refuses?.(fields);
   if (problem !== undefined) throw new CflowError('UNSUPPORTED', problem, { file });
   const layers = Array.from({ length: fields.num_hidden_layers }, (_, i) =>
     layerFrom(row, fields, i, file, ledger),
@@ -134,7 +136,7 @@ function configFrom(row: DecoderRow, json: JsonObject, context: ConfigContext): 
     ...tokensFrom(row, json, context, fields.vocab_size!, ledger),
     layers,
   };
-  for (const line of ledger.notes(row.modelType, row.defaults, ALIASES)) context.note?.(line);
+  for (const line of ledger.notes(row.modelType, row.defaults, ALIASES, PREFERRED)) context.note?.(line);
   return config;
 }
 
@@ -254,7 +256,7 @@ function attentionFrom(
     heads,
     kvHeads,
     headDim,
-    ...(sliding && fields.sliding_window ? { slidingWindow: fields.sliding_window } : {}),
+    ...(sliding && { slidingWindow: windowOf(fields, index, file) }),
     ...(rotates && { rope: read.rope }),
     // Cosines and sines times a factor: queries and keys have it once each.
     scale: rotates ? scale * read.attentionFactor ** 2 : scale,
@@ -269,6 +271,16 @@ function attentionFrom(
     biasQkv: row.biasQkv ?? fields.attention_bias,
     biasOut: row.biasQkv ? false : fields.attention_bias,
   };
+}
+
+function windowOf({ sliding_window: window }: DecoderJson, layer: number, file: string): number {
+  if (window != null && window > 0) return window;
+  throw new CflowError('CONFIG_INVALID', `${window ?? null}, but layer ${layer} slides`, {
+    file,
+    field: 'sliding_window',
+    value: window ?? null,
+    remedy: 'state a window of at least 1, or that all layers are full',
+  });
 }
 
 function expertsFrom(row: ExpertsRow, fields: DecoderJson, file: string): ExpertsInput {

@@ -98,11 +98,13 @@ export const decoderSchema = z.object({
   attention_bias: z.boolean().default(false),
   mlp_bias: z.boolean().default(false),
   tie_word_embeddings: z.boolean().default(false),
-  sliding_window: optionalCount,
+  /** Below 1 is refused where a layer slides. */
+  sliding_window: z.int().nullish(),
   use_sliding_window: z.boolean().nullish(),
   max_window_layers: z.int().min(0).nullish(),
   layer_types: z.array(z.string()).nullish(),
   sliding_window_pattern: optionalCount,
+  is_causal: z.boolean().nullish(),
   use_bidirectional_attention: z.union([z.boolean(), z.string()]).nullish(),
   no_rope_layers: perLayer.nullish(),
   no_rope_layer_interval: optionalCount,
@@ -115,7 +117,8 @@ export const decoderSchema = z.object({
   mlp_only_layers: perLayer.transform((layers) => new Set(layers)).nullish(),
   enable_moe_block: z.boolean().nullish(),
   clip_qkv: limit.nullish(),
-  query_pre_attn_scalar: unlessNone(limit),
+  /** null too is no scale. */
+  query_pre_attn_scalar: limit.optional(),
   attn_logit_softcapping: unlessNone(limit),
   final_logit_softcapping: unlessNone(limit),
   attention_k_eq_v: z.boolean().nullish(),
@@ -136,8 +139,8 @@ export const ALIASES: Readonly<Record<string, readonly string[]>> = {
   sliding_window_pattern: ['_sliding_window_pattern'],
 };
 
-/** Spellings that win over the one that is read: Gemma's `hidden_act` is a leftover. */
-const PREFERRED: Readonly<Record<string, string>> = { hidden_act: 'hidden_activation' };
+/** Spellings that win over the one that is read in classes that have them: Gemma's `hidden_act` is a leftover. */
+export const PREFERRED: Readonly<Record<string, string>> = { hidden_act: 'hidden_activation' };
 
 const present = (value: JsonValue | undefined) => value !== undefined && value !== null;
 
@@ -160,8 +163,7 @@ export function normalised(json: JsonObject, defaults: JsonObject, file: string)
     if (!present(own[name]) && other !== undefined) own[name] = own[other]!;
   }
   for (const [name, other] of Object.entries(PREFERRED)) {
-    if (present(own[other])) own[name] = own[other]!;
-    else if (other in defaults) own[name] = defaults[other]!;
+    if (other in defaults) own[name] = present(own[other]) ? own[other]! : defaults[other]!;
   }
   return { ...defaults, ...own };
 }

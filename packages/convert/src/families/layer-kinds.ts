@@ -4,6 +4,20 @@ import type { DecoderJson, LayerHeads } from './fields.js';
 export const isSlidingType = ({ layer_types }: DecoderJson, layer: number) =>
   layer_types?.[layer] === 'sliding_attention';
 
+/** null says that no layer slides. */
+export const windowed = ({ sliding_window }: DecoderJson) => sliding_window != null;
+
+/** transformers takes a Mistral with a list of layer types for a Ministral, whose layers follow it. */
+export const mistralSliding = (fields: DecoderJson, layer: number) =>
+  fields.layer_types ? isSlidingType(fields, layer) : windowed(fields);
+
+/** Qwen's windows are off unless asked for, and then begin at `max_window_layers`. */
+export function qwenSliding(fields: DecoderJson, layer: number): boolean {
+  if (!fields.use_sliding_window) return false;
+  if (fields.layer_types) return isSlidingType(fields, layer);
+  return windowed(fields) && layer >= (fields.max_window_layers ?? 0);
+}
+
 /** Every sixth layer is full, unless the config says otherwise. */
 export function gemmaSliding(fields: DecoderJson, layer: number): boolean {
   if (fields.layer_types) return isSlidingType(fields, layer);

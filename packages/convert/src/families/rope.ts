@@ -70,7 +70,7 @@ interface ScalingSource {
   parameters: JsonObject;
   json: RopeJson;
   contextLength: number;
-  /** Dimensions of a head, and those that rotate. */
+  /** Dimensions of a head, and the part of them that rotates. */
   headDim: number;
   partial: number;
   file: string;
@@ -78,8 +78,6 @@ interface ScalingSource {
 interface ReadScaling {
   scaling?: RopeInput['scaling'];
   attentionFactor?: number;
-  /** Rotating dimensions if not the partial ones. */
-  rotaryDim?: number;
 }
 
 /** Scaling by `rope_type`; what is not here is refused by name. */
@@ -116,7 +114,6 @@ const SCALINGS: Readonly<Record<string, (source: ScalingSource) => ReadScaling>>
       pairs: Math.floor((partial * headDim) / 2),
       factor: readFields(factorSchema.partial(), parameters, file).factor ?? 1,
     },
-    rotaryDim: headDim,
   }),
 };
 
@@ -209,18 +206,33 @@ export function ropeFrom({ json, headDim, defaults, type, file, ledger }: RopeQu
   }
   const partial =
     agreed('partial_rotary_factor', p.partial_rotary_factor, json.partial_rotary_factor, field, file) ?? 1;
+  if (partial !== 1 && name !== 'proportional') idlePartial(name, partial, file, ledger);
+  if (name === 'dynamic') ledger.say(DYNAMIC);
   const read = scaling({ parameters, json, contextLength, headDim, partial, file: `${file}: ${field}` });
-  const rotaryDim = read.rotaryDim ?? Math.trunc(headDim * partial);
   const { attentionFactor = 1 } = read;
-  if (attentionFactor !== 1 && rotaryDim !== headDim) {
-    throw new CflowError('UNSUPPORTED', 'an attention factor with partial rotation', { file, field });
-  }
   const stated = agreed('rope_theta', p.rope_theta, theta.stated, field, file);
   if (stated === undefined) ledger.defaulted('rope_theta', theta.otherwise);
   return {
-    rope: { theta: stated ?? theta.otherwise, rotaryDim, ...(read.scaling && { scaling: read.scaling }) },
+    rope: {
+      theta: stated ?? theta.otherwise,
+      rotaryDim: headDim,
+      ...(read.scaling && { scaling: read.scaling }),
+    },
     attentionFactor,
   };
+}
+
+const DYNAMIC =
+  'config.json: rope_type dynamic: beyond max_position_embeddings the base grows with each position; transformers takes that of the last for the whole prompt';
+
+/** Without scaling, classes of transformers rotate the whole head; with one they fail. @throws CflowError UNSUPPORTED */
+function idlePartial(name: string, partial: number, file: string, ledger: ConfigLedger): void {
+  const field = 'partial_rotary_factor';
+  if (UNSCALED.includes(name)) {
+    ledger.say(`config.json: ${field} ${partial} without effect: heads rotate as a whole: ignored`);
+    return;
+  }
+  throw new CflowError('UNSUPPORTED', `${partial} with rope_type ${name}`, { file, field, value: partial });
 }
 
 /** One value of two places. @throws CflowError CONFIG_INVALID if they differ */

@@ -2,7 +2,16 @@
 import { type DecoderRow, decoder, type ExpertsRow } from './decoder.js';
 import type { Family } from './family.js';
 import type { DecoderJson } from './fields.js';
-import { gemma4Heads, gemma4Sliding, gemmaSliding, isSlidingType, unlikeItsKind } from './layer-kinds.js';
+import {
+  gemma4Heads,
+  gemma4Sliding,
+  gemmaSliding,
+  isSlidingType,
+  mistralSliding,
+  qwenSliding,
+  unlikeItsKind,
+  windowed,
+} from './layer-kinds.js';
 import {
   ATTENTION,
   expertsApart,
@@ -33,14 +42,6 @@ const sized = (vocab: number, hidden: number, intermediate: number, layers: numb
   rms_norm_eps: 1e-6,
 });
 const LLAMA_TOKENS = { bos_token_id: 1, eos_token_id: 2 };
-
-const windowed = ({ sliding_window }: DecoderJson) => Boolean(sliding_window);
-
-/** Qwen's windows are off unless asked for, and then begin at `max_window_layers`. */
-function qwenSliding(fields: DecoderJson, layer: number): boolean {
-  if (!fields.use_sliding_window || !fields.sliding_window) return false;
-  return fields.layer_types ? isSlidingType(fields, layer) : layer >= (fields.max_window_layers ?? 0);
-}
 
 function preAttentionScale(fields: DecoderJson): number {
   return (fields.query_pre_attn_scalar ?? 256) ** -0.5;
@@ -75,7 +76,7 @@ const mistral: DecoderRow = {
     sliding_window: 4096,
   },
   rope: rope(1e4, 131_072),
-  sliding: windowed,
+  sliding: mistralSliding,
 };
 const mixtral: DecoderRow = {
   ...mistral,
@@ -90,6 +91,7 @@ const mixtral: DecoderRow = {
   rope: rope(1e6, 131_072),
   names: { ...LLAMA, ...MIXTRAL_EXPERTS },
   otherNames: [MOE_FUSED],
+  sliding: windowed,
   experts: { dim: 'intermediate_size', normalize: () => true },
 };
 const QWEN = { use_sliding_window: false, sliding_window: 4096, max_window_layers: 28 };
@@ -130,7 +132,7 @@ const qwen3Moe: DecoderRow = {
   names: { ...qwen3.names, ...MOE_APART },
   otherNames: [MOE_FUSED],
   // This class has no list of layer types: with a window all layers slide.
-  sliding: (fields) => Boolean(fields.use_sliding_window && fields.sliding_window),
+  sliding: (fields) => Boolean(fields.use_sliding_window) && windowed(fields),
   experts: QWEN_EXPERTS,
 };
 /** The text part of Qwen3-VL-MoE: published files hold the experts as [experts, in, out], transformers 5 saves linear ones. */
@@ -197,8 +199,8 @@ const smollm3: DecoderRow = {
   // 1 means that the layer rotates.
   rotates: rotatesInSmolLm,
   sliding: (fields, layer) =>
-    Boolean(fields.use_sliding_window && fields.sliding_window) &&
-    (fields.layer_types ? isSlidingType(fields, layer) : !rotatesInSmolLm(fields, layer)),
+    Boolean(fields.use_sliding_window) &&
+    (fields.layer_types ? isSlidingType(fields, layer) : windowed(fields) && !rotatesInSmolLm(fields, layer)),
 };
 function rotatesInSmolLm(fields: DecoderJson, layer: number): boolean {
   const stated = fields.no_rope_layers?.[layer];
