@@ -43,7 +43,7 @@ import { conversionFacts } from './resume/facts.js';
 import { ResumableFile } from './resume/file.js';
 import type { CheckpointSource } from './sources/checkpoint.js';
 import { refuseSwapped } from './swapped.js';
-import { AtomicFile, checkDirectory, checkSpace } from './targets/atomic-file.js';
+import { AtomicFile, checkDirectory, checkName, checkSpace } from './targets/atomic-file.js';
 import { removeOrphans } from './targets/orphans.js';
 import { checkDirectoryTarget, type DirectoryExportOptions, exportDirectory } from './targets/safetensors.js';
 
@@ -115,6 +115,7 @@ export async function convert(request: ConvertRequest): Promise<ConvertResult> {
 async function checkOutput({ source, output, overwrite = false }: ConvertRequest): Promise<void> {
   await refuseSwapped(source, output);
   containerOf(output);
+  checkName(output);
   if (isDirectoryName(output)) await checkDirectoryTarget(resolve(output));
   // Of sources on this machine the inputs are known before anything is read of them; `checkTarget` follows then.
   else if (isHubName(source)) await checkTarget(output, [], overwrite);

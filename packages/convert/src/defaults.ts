@@ -15,3 +15,6 @@ export const CONVERT_DEFAULTS = {
 
 /** Most quantizing threads. */
 export const MOST_THREADS = 256;
+
+/** Most bytes of a safetensors header: beyond it a header is no string of JavaScript any more. */
+export const MOST_HEADER_BYTES = 500_000_000;

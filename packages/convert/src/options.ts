@@ -19,9 +19,8 @@ import {
   whole,
 } from '@cflow/format/node';
 import { threadBudget } from '@cflow/runtime-native';
-import { CONVERT_DEFAULTS, MOST_THREADS } from './defaults.js';
+import { CONVERT_DEFAULTS, MOST_HEADER_BYTES, MOST_THREADS } from './defaults.js';
 import type { Retry } from './hub/client.js';
-import { MOST_HEADER_BYTES } from './sources/safetensors.js';
 
 /** What a conversion is asked to do; everything that changes the bytes goes into the metadata. */
 export interface ConvertOptions {

@@ -62,6 +62,20 @@ describe('places that cannot be written', () => {
     expect(await listing(dir)).toEqual(['config.json', 'm.cflow', 'model.safetensors']);
   });
 
+  it('a name that is too long: exit 11, with its length', async () => {
+    const dir = await directory(llamaFiles());
+    const { code, stderr } = await run(dir, join(dir, `${'é'.repeat(150)}.cflow`));
+    expect([code, stderr]).toEqual([
+      11,
+      expect.stringContaining('ENAMETOOLONG: the name has 306 bytes, the limit is 255'),
+    ]);
+  });
+
+  it.each(['-1', '0', '501'])('--max-header %s: exit 2, with the number typed', async (typed) => {
+    const { code, stderr } = await run('a', 'b.cflow', '--max-header', typed);
+    expect([code, stderr]).toEqual([2, expect.stringContaining(`--max-header is ${typed}, expected`)]);
+  });
+
   it('a directory as output: exit 10', async () => {
     const dir = await directory(llamaFiles(), 'm.cflow');
     expect((await run(dir, dir, '--overwrite')).code).toBe(10);

@@ -73,6 +73,35 @@ it('of named templates the default is taken, and none is guessed', () => {
   expect(notes).toEqual(['no chat template was taken: none of "tool_use", "rag" is called "default"']);
 });
 
+it.each([
+  [42, '42'],
+  [{ a: 1 }, '{"a":1}'],
+  [[{ name: 'default' }], '[{"name":"default"}]'],
+])('the chat template %j is none, and that is said', (chat_template, shown) => {
+  const { tokenizer, notes } = read({ config: { chat_template } });
+  expect(tokenizer.chatTemplate).toBeUndefined();
+  expect(notes).toEqual([
+    `no chat template was taken: chat_template is ${shown}, a text or a list of named ones is expected`,
+  ]);
+});
+
+it('what changes the tokens and no sampler takes is said, unless it is neutral', () => {
+  const notes: string[] = [];
+  const note = (text: string) => void notes.push(text);
+  const neutral = { no_repeat_ngram_size: 0, suppress_tokens: [], forced_eos_token_id: null, num_beams: 1 };
+  readGeneration({ ...neutral, renormalize_logits: false, max_length: 20, pad_token_id: 0 }, note);
+  expect(notes).toEqual([]);
+  readGeneration(
+    { no_repeat_ngram_size: 3, suppress_tokens: [5], forced_eos_token_id: 2, num_beams: 4 },
+    note,
+  );
+  expect(notes).toEqual(
+    ['no_repeat_ngram_size 3', 'suppress_tokens [5]', 'forced_eos_token_id 2', 'num_beams 4'].map(
+      (field) => `generation_config.json: ${field} is ignored`,
+    ),
+  );
+});
+
 it('generation_config.json gives the defaults of sampling; what no sampler takes is said', () => {
   const notes: string[] = [];
   const note = (text: string) => void notes.push(text);

@@ -28,6 +28,7 @@ import type { SafetensorsDtype } from './safetensors-dtype.js';
 import { type ScaleShape, scalesName } from './scales.js';
 import { INDEX_FILE, openShardedWeights, SINGLE_FILE, type StoredTensor, type Weights } from './shards.js';
 import { resolveTie } from './tie.js';
+import { checkTokenIds } from './token-id-fields.js';
 import { readTokenizer, type Tokenizer } from './tokenizer.js';
 import { tokenizerNotes } from './tokenizer-check.js';
 
@@ -282,7 +283,9 @@ async function configReader(
   const generationFile = files.at('generation_config.json');
   const generationBytes = await texts.read('generation_config.json');
   const generation = generationBytes && parseJsonObject(generationBytes, { file: generationFile });
+  if (generation) checkTokenIds(generation, generationFile);
   const json = parseJsonObject(bytes, { file });
+  checkTokenIds(json, file);
   const quantization = readQuantization(json, file);
   const sampling = readGeneration(generation, note);
   return (weights) => {

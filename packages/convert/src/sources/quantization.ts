@@ -1,7 +1,7 @@
 /** Checkpoints that are quantized already: which can be read, and what to use instead of the others. */
 import { CflowError } from '@cflow/format';
 import { z } from 'zod';
-import { isJsonObject, type JsonObject } from '../json.js';
+import { isJsonObject, type JsonObject, type JsonValue } from '../json.js';
 
 export interface Quantization {
   /** As config.json calls it. */
@@ -18,6 +18,13 @@ const schema = z.looseObject({
   quant_method: z.string().nullish(),
   weight_block_size: z.tuple([size, size]).nullish(),
 });
+
+const EXPECTED = {
+  quant_method: 'a text',
+  weight_block_size: 'two positive whole numbers: rows and columns of a block',
+} as const;
+/** Characters of a value in messages. */
+const MOST_SHOWN = 60;
 
 /** Methods whose tensors are read: FP8 with scales by block. */
 const READABLE: readonly string[] = ['fp8'];
@@ -45,18 +52,24 @@ export function readQuantization(json: JsonObject, file: string): Quantization |
   const stated = json.quantization_config ?? inner;
   const mlx = mlxBits(json) ?? (isJsonObject(json.text_config) ? mlxBits(json.text_config) : undefined);
   if (mlx !== undefined) return { method: `MLX, ${mlx} bits`, field: 'quantization', block: null };
-  if (stated === undefined || stated === null) return undefined;
+  if (stated === undefined || stated === null || stated === false) return undefined;
+  const shown = (value: JsonValue | undefined) => JSON.stringify(value)?.slice(0, MOST_SHOWN);
+  if (!isJsonObject(stated)) {
+    throw new CflowError('CONFIG_INVALID', `is ${shown(stated)}, an object is expected`, {
+      file,
+      field: 'quantization_config',
+      value: stated,
+      remedy: 'leave it out, or null, for a checkpoint that is not quantized',
+    });
+  }
   const read = schema.safeParse(stated);
   if (!read.success) {
-    throw new CflowError(
-      'CONFIG_INVALID',
-      'must be two positive whole numbers: rows and columns of a block',
-      {
-        file,
-        field: 'quantization_config.weight_block_size',
-        value: isJsonObject(stated) ? stated.weight_block_size : stated,
-      },
-    );
+    const field = read.error.issues[0]!.path[0] as keyof typeof EXPECTED;
+    throw new CflowError('CONFIG_INVALID', `is ${shown(stated[field])}, expected ${EXPECTED[field]}`, {
+      file,
+      field: `quantization_config.${field}`,
+      value: stated[field],
+    });
   }
   const { quant_method, weight_block_size = [BLOCK, BLOCK] } = read.data;
   const method = quant_method ?? 'unknown method';

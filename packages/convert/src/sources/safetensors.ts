@@ -4,14 +4,13 @@
  */
 import { type ByteSource, CflowError, invalid, readExactly } from '@cflow/format';
 import { z } from 'zod';
+import { MOST_HEADER_BYTES } from '../defaults.js';
 import { parseJsonObject } from '../json.js';
 import { refuseForeign } from './foreign.js';
 import { DECODERS, SAFETENSORS_BITS, type SafetensorsDtype } from './safetensors-dtype.js';
 
 /** The limit of the reference implementation, and the default here; real headers are a few MB at most. */
 export const MAX_HEADER_BYTES = 100_000_000;
-/** Beyond it a header is no string of JavaScript any more. */
-export const MOST_HEADER_BYTES = 500_000_000;
 const LENGTH_BYTES = 8;
 const REMEDY = 'the file is damaged; download it again';
 

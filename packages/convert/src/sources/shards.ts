@@ -113,7 +113,13 @@ function weightMap(json: JsonObject, file: string): Map<string, string> {
       field: 'weight_map',
     });
   }
-  return new Map(Object.entries(parsed.data.weight_map));
+  const pairs = Object.entries(parsed.data.weight_map);
+  if (pairs.length > 0) return new Map(pairs);
+  throw new CflowError('CONFIG_INVALID', 'the index lists no tensors', {
+    file,
+    field: 'weight_map',
+    remedy: 'download it again, or remove it: weights are then found without an index',
+  });
 }
 
 /** An index is input from elsewhere: its shards stay in its directory. */

@@ -99,10 +99,19 @@ function processorTemplate(files: TokenizerFiles, at: (name: string) => string):
   return parseJsonObject(files.chatTemplateJson, { file: at('chat_template.json') }).chat_template;
 }
 
+/** Characters of a value in messages. */
+const MOST_SHOWN = 60;
+
 /** Of several templates the one called default, as in transformers; which other one is meant is not guessed. */
 function templateOf(template: JsonValue | undefined, note: (text: string) => void): string | undefined {
   if (typeof template === 'string') return template;
-  const named = namedTemplates.safeParse(template).data ?? [];
+  if (template === undefined || template === null) return undefined;
+  const { data: named } = namedTemplates.safeParse(template);
+  if (!named) {
+    const shown = JSON.stringify(template).slice(0, MOST_SHOWN);
+    note(`no chat template was taken: chat_template is ${shown}, a text or a list of named ones is expected`);
+    return undefined;
+  }
   const chosen = named.find(({ name }) => name === 'default')?.template;
   if (chosen === undefined && named.length > 0) {
     const names = named.map(({ name }) => JSON.stringify(name)).join(', ');

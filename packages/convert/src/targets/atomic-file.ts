@@ -9,7 +9,7 @@ import {
   statfs,
   unlink,
 } from 'node:fs/promises';
-import { dirname } from 'node:path';
+import { basename, dirname } from 'node:path';
 import { type ByteSink, CflowError } from '@cflow/format';
 import { temporaryName } from './orphans.js';
 
@@ -140,6 +140,20 @@ export class AtomicFile implements ByteSink {
     await this.abandon();
     await unlink(this.temporary).catch(() => undefined);
   }
+}
+
+/** Of a file's name, on the file systems in use. */
+const MOST_NAME_BYTES = 255;
+
+/** @throws CflowError WRITE_FAILED for a name that no file system takes */
+export function checkName(target: string): void {
+  const bytes = Buffer.byteLength(basename(target));
+  if (bytes <= MOST_NAME_BYTES) return;
+  throw new CflowError(
+    'WRITE_FAILED',
+    `ENAMETOOLONG: the name has ${bytes} bytes, the limit is ${MOST_NAME_BYTES}`,
+    { file: target, value: bytes, limit: MOST_NAME_BYTES, remedy: 'choose a shorter name' },
+  );
 }
 
 /**
