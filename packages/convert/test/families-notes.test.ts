@@ -55,7 +55,7 @@ describe('layers with a window', () => {
 
 describe('refused', () => {
   it.each([
-    ['UNSUPPORTED', { model_type: 'llama', is_causal: false }, 'is_causal false: bidirectional attention'],
+    ['UNSUPPORTED', { model_type: 'llama', is_causal: false }, 'is_causal: false: bidirectional attention'],
     ['CONFIG_INVALID', { model_type: 'gemma2', query_pre_attn_scalar: 0 }, 'query_pre_attn_scalar: '],
     ['CONFIG_INVALID', { model_type: 'gemma3_text', query_pre_attn_scalar: -2 }, 'query_pre_attn_scalar: '],
     ['CONFIG_INVALID', { model_type: 'gemma3_text', query_pre_attn_scalar: null }, 'query_pre_attn_scalar: '],
@@ -104,6 +104,8 @@ describe('notes', () => {
     { model_type: 'qwen3_moe', intermediate_size: 64, moe_intermediate_size: 16 },
     { model_type: 'llama', use_sliding_window: false, layer_types: FULL },
     { model_type: 'mistral', layer_types: FULL },
+    { model_type: 'mistral', layer_types: FULL, sliding_window: 8 },
+    { model_type: 'qwen2', use_sliding_window: false, sliding_window: 8 },
   ])('none of %j', (json) => {
     expect(notes(json)).toEqual([]);
   });

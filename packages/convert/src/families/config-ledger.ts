@@ -27,14 +27,20 @@ const HARMLESS = new RegExp(
 const SWITCHES =
   /^(causal|is_causal|norm_topk_prob|use_sliding_window|use_rope|rope|scale_attn_weights|normalize_embedding|gated_mlp)$/;
 
+const allFull = (types: JsonValue | undefined) =>
+  Array.isArray(types) && types.every((type) => type === 'full_attention');
+
 /** Fields that change nothing beside others, although a class may have them. */
 const IDLE = new Map<string, (json: JsonObject) => boolean>([
   [
     'layer_types',
     ({ layer_types, sliding_window, use_sliding_window }) =>
-      Array.isArray(layer_types) &&
-      layer_types.every((type) => type === 'full_attention') &&
-      (!sliding_window || use_sliding_window === false),
+      allFull(layer_types) && (!sliding_window || use_sliding_window === false),
+  ],
+  // No layer slides, or the window would have been read.
+  [
+    'sliding_window',
+    ({ layer_types, use_sliding_window }) => use_sliding_window === false || allFull(layer_types),
   ],
   ['use_sliding_window', ({ sliding_window }) => !sliding_window],
   [

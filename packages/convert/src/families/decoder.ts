@@ -108,8 +108,16 @@ function configFrom(row: DecoderRow, json: JsonObject, context: ConfigContext): 
   checkLayers(parsed, file);
   refuseTooMany(row, parsed, file);
   const fields = ledger.watched({ ...parsed, ...fromShapes(row, parsed, json, context, ledger) });
-  const problem =
-    fields.is_causal === false ? 'is_causal false: bidirectional attention' : row.refuses?.(fields);
+  if (fields.is_causal === false) {
+    throw new CflowError('UNSUPPORTED', 'false: bidirectional attention, which cannot generate', {
+      file,
+      field: 'is_causal',
+      value: false,
+      limit: true,
+      remedy: 'only causal decoders can be converted',
+    });
+  }
+  const problem = row.refuses?.(fields);
   if (problem !== undefined) throw new CflowError('UNSUPPORTED', problem, { file });
   const layers = Array.from({ length: fields.num_hidden_layers }, (_, i) =>
     layerFrom(row, fields, i, file, ledger),

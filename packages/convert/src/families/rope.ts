@@ -232,7 +232,13 @@ function idlePartial(name: string, partial: number, file: string, ledger: Config
     ledger.say(`config.json: ${field} ${partial} without effect: heads rotate as a whole: ignored`);
     return;
   }
-  throw new CflowError('UNSUPPORTED', `${partial} with rope_type ${name}`, { file, field, value: partial });
+  throw new CflowError('UNSUPPORTED', `${partial} with rope_type ${name}`, {
+    file,
+    field,
+    value: partial,
+    limit: 1,
+    remedy: 'only proportional rotates a part of a head: state 1, or another rope_type',
+  });
 }
 
 /** One value of two places. @throws CflowError CONFIG_INVALID if they differ */
