@@ -56,6 +56,32 @@ it('a template with a construct that is not known is said, one that works is not
   expect(await tokenizerNotes(read({ jinja: '{{ messages[0].content }}' }).tokenizer)).toEqual([]);
 });
 
+it.each<[string, object, string]>([
+  [
+    'mixed merges',
+    { tokenizer: { model: { type: 'BPE', vocab: { a: 0, b: 1 }, merges: ['a b', ['a', 'b']] } } },
+    'tokenizer.json cannot be used: merges are not all pairs or all strings',
+  ],
+  [
+    'a post-processor without its fields',
+    {
+      tokenizer: {
+        model: { type: 'BPE', vocab: { a: 0 }, merges: [] },
+        post_processor: { type: 'TemplateProcessing' },
+      },
+    },
+    'tokenizer.json cannot be used: its fields are not those of a tokenizer',
+  ],
+  [
+    'a template that ends early',
+    { jinja: '{% if x %}' },
+    'the chat template cannot be used: it is not a valid template',
+  ],
+])('%s: said in words, not in those of JavaScript', async (_name, files, words) => {
+  const [note, ...rest] = await tokenizerNotes(read(files).tokenizer);
+  expect([note, rest]).toEqual([expect.stringContaining(words), []]);
+});
+
 it('the template of a processor is taken where there is no other', () => {
   const processor = { chat_template: 'p' };
   expect(read({ processor }).tokenizer.chatTemplate).toBe('p');

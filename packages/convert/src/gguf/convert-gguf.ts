@@ -26,7 +26,8 @@ import { tokenizerNotes } from '../sources/tokenizer-check.js';
 import type { AtomicFile } from '../targets/atomic-file.js';
 import { exportGguf, planExport } from './export.js';
 import { importGguf } from './import.js';
-import { type GgufModel, openGguf, typeNotes } from './source.js';
+import { type GgufModel, openGguf } from './source.js';
+import { typeNotes } from './type-notes.js';
 
 /** What every conversion does alike. */
 export interface ConvertTools {

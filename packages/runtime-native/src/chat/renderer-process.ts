@@ -53,7 +53,8 @@ function render({ template: source, messages, variables, maxCharacters }: Render
   try {
     ready = prepare(source, variables);
   } catch (error) {
-    return { unusable: (error as Error).message };
+    // The parser stumbles over the end of a template: what JavaScript says of that helps nobody.
+    return { unusable: error instanceof TypeError ? 'it is not a valid template' : (error as Error).message };
   }
   if (messages === undefined) return { text: '' };
   const { template, parts } = ready;

@@ -39,7 +39,7 @@ export class TextTokenizer implements Detokenizer {
       this.#tokenizer = new Tokenizer(json, config);
       this.#bos = this.#tokenizer.encode('').ids[0];
     } catch (cause) {
-      throw new CflowError('UNSUPPORTED', `tokenizer.json cannot be used: ${(cause as Error).message}`, {
+      throw new CflowError('UNSUPPORTED', `tokenizer.json cannot be used: ${reasonOf(cause, json)}`, {
         remedy: 'the model takes token ids (--ids)',
         cause,
       });
@@ -165,6 +165,17 @@ function endIdsOf(config: object, idOf: (token: string) => number | undefined): 
     const id = typeof content === 'string' ? idOf(content) : undefined;
     return id === undefined ? [] : [id];
   });
+}
+
+/** Why the library fails; what JavaScript says of fields that are not as expected helps nobody. */
+function reasonOf(cause: unknown, json: object): string {
+  if (!(cause instanceof TypeError)) return (cause as Error).message;
+  const { merges } = (json as { model?: { merges?: unknown } | null }).model ?? {};
+  const uniform =
+    Array.isArray(merges) &&
+    (merges.every((merge) => typeof merge === 'string') || merges.every((merge) => Array.isArray(merge)));
+  if (merges !== undefined && !uniform) return 'merges are not all pairs or all strings';
+  return 'its fields are not those of a tokenizer';
 }
 
 function parse(text: string, file: string): object {
