@@ -1,5 +1,5 @@
 /** Tokenizers, generated text and conversations. */
-import { importTokenizer } from '../../packages/convert/dist/index.js';
+import { importTokenizer } from '../../packages/convert/dist/gguf/tokenizer-import.js';
 import { Chat, ChatTemplate, Model, TextTokenizer } from '../../packages/runtime-native/dist/index.js';
 
 const TEST = 'packages/runtime-native/test';
