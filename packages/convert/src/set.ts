@@ -9,7 +9,7 @@ import { failed } from './targets/atomic-file.js';
 /** Puts a value in its place; an empty one takes it away. */
 type Setter = (settings: Settings, name: string, value: string) => Settings;
 
-/** Of what was typed, in messages. */
+/** Characters of a typed value that messages show. */
 const MOST_SHOWN = 200;
 const UNKEPT = '__proto__';
 const SAMPLING = settingsDocumentSchema.shape.generation.unwrap().shape;

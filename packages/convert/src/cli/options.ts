@@ -21,7 +21,10 @@ export interface GivenOptions {
   readonly given: readonly string[];
 }
 
-/** Of a command line that the parser accepted, which keeps the last of options that are given twice. */
+/**
+ * What was typed on a command line that the parser accepted. The parser keeps only the last of a repeated option, and
+ * `--set` may be repeated.
+ */
 export function givenOptions(argv: readonly string[]): GivenOptions {
   const { set, _, $0, ...rest } = yargs()
     .parserConfiguration({ 'greedy-arrays': false, 'camel-case-expansion': false })

@@ -67,7 +67,7 @@ export interface DecoderRow {
   readonly headsOf?: (fields: DecoderJson, layer: number) => LayerHeads | undefined;
   /** Absent = no layer has any. */
   readonly experts?: ExpertsRow;
-  /** The last `num_kv_shared_layers` take keys and values from the last layer of their kind before them. */
+  /** The last `num_kv_shared_layers` use the KV cache of the last layer of their kind before them. */
   readonly sharesKv?: true;
   /** Why a config cannot be read; undefined = it can. */
   readonly refuses?: (fields: DecoderJson) => string | undefined;
@@ -232,7 +232,7 @@ function needed(fields: DecoderJson, field: 'intermediate_size', file: string): 
   throw new CflowError('CONFIG_INVALID', 'missing', { file, field });
 }
 
-/** The layer whose keys and values a layer reads; undefined where it has its own. */
+/** The layer whose KV cache a layer reads; undefined where it has its own. */
 function kvFrom(row: DecoderRow, fields: DecoderJson, index: number): number | undefined {
   const first = fields.num_hidden_layers - (fields.num_kv_shared_layers ?? 0);
   if (!row.sharesKv || index < first) return undefined;

@@ -26,10 +26,10 @@ import { unusedKeyNotes } from './unused-keys.js';
 
 /** Where the rows of one of our tensors lie. */
 export interface GgufRows {
-  /** Of the tensor in the GGUF. */
+  /** Name of the tensor in the GGUF. */
   readonly name: string;
   readonly type: TensorTypeName;
-  /** Of the first row, in the file. */
+  /** First byte of the first row in the file. */
   readonly offset: number;
   readonly rows: number;
   readonly cols: number;
@@ -185,7 +185,7 @@ function rowsOf(
   };
 }
 
-/** Of the type that most weights of matrices have; BF16 has no dtype of its own and is kept exactly in f32. */
+/** The dtype for the type that most weights of matrices have; BF16 has no dtype of its own and is kept exactly in f32. */
 function mainDtype(config: ModelConfig, tensors: ReadonlyMap<string, GgufRows>): Dtype {
   const weights = new Map<TensorTypeName, number>();
   for (const spec of modelTensors(config)) {

@@ -6,7 +6,7 @@ import type { CheckpointFiles } from './files.js';
 export const ADAPTER_FILE = 'adapter_config.json';
 
 /**
- * Of a directory that lacks config.json or weights.
+ * Refuses an adapter; called for a directory that lacks config.json or weights.
  * @param bytes of its ADAPTER_FILE; absent: there is none
  * @throws CflowError UNSUPPORTED if it is an adapter
  */

@@ -26,7 +26,7 @@ export interface SafetensorsEntry {
 
 /** The header of a safetensors file, read and checked. */
 export interface SafetensorsHeader {
-  /** Of the JSON text. */
+  /** Length of the JSON text. */
   readonly headerBytes: number;
   readonly metadata: Readonly<Record<string, string>>;
   /** By name, in the order of the data. */

@@ -142,7 +142,7 @@ export class AtomicFile implements ByteSink {
   }
 }
 
-/** Of a file's name, on the file systems in use. */
+/** Longest file name on common file systems (NAME_MAX of Linux, macOS and NTFS). */
 const MOST_NAME_BYTES = 255;
 
 /** @throws CflowError WRITE_FAILED for a name that no file system takes */
